@@ -1,0 +1,156 @@
+"""CEQR-DQN: calibrated evidential quantile regression in deep Q networks (Stutts et al., UAI 2024).
+
+A quantile network in the manner of QR-DQN, with a second head that predicts a Normal-Inverse-Gamma distribution
+over the 5th and 95th percentile of each of the N quantiles. The spread between the percentiles is the world's noise
+(aleatoric), the spread of the NIG's mean is the agent's doubt (epistemic), and the doubt drives a Thompson sample.
+docs/algorithms.md has the equations and every choice.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ceqr import losses
+from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Memory, pick
+from ceqr.networks import Linear, torso
+
+INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
+LAMBDA_EP = {  # the paper's Table 1
+    "minatar/asterix": 0.001,
+    "minatar/breakout": 0.01,
+    "minatar/freeway": 0.0002,
+    "minatar/seaquest": 0.005,
+    "minatar/space_invaders": 0.0005,
+}
+
+
+@dataclass(frozen=True)
+class CEQRDQNHyperparameters(Hyperparameters):
+    """CEQR-DQN's own options, on top of those of every agent."""
+
+    hidden: tuple[int, ...] = field(default=(1600,), metadata={"least": 1})
+    """Units of each dense layer between the convolution and the heads; none for the paper's text."""
+    quantiles: int = field(default=50, metadata={"least": 2})
+    """N, the quantiles that describe the return of an action."""
+    kappa: float = field(default=1.0, metadata={"least": 0.0})
+    """Threshold of the quantile Huber loss; 0 is the plain pinball loss."""
+    lambda_ep: float = field(default=0.01, metadata={"least": 0.0})
+    """Weight of the epistemic uncertainty as the variance of the Thompson sample; the default depends on the game."""
+    lambda_al: float = field(default=0.0, metadata={"least": 0.0})
+    """Aversion to risk: weight of the aleatoric uncertainty subtracted from an action's value."""
+    lambda_reg: float = field(default=0.5, metadata={"least": 0.0})
+    """Weight of the evidence regulariser."""
+    lambda_cal: float = field(default=0.5, metadata={"least": 0.0, "most": 1.0})
+    """Weight of sharpness against coverage in both calibration losses."""
+    calibration: str = field(default="paper", metadata={"choices": ("paper", "released", "none")})
+    """Calibration losses: the paper's equations, what the authors' code computes, or none."""
+
+    def for_env(self, env: str) -> Self:
+        return dataclasses.replace(self, lambda_ep=LAMBDA_EP.get(env, self.lambda_ep))
+
+
+class CEQRNetwork(eqx.Module):
+    """A torso and two linear heads: [A, N] quantiles and [A, 4, 2, N] raw NIG parameters an observation."""
+
+    torso: eqx.Module
+    quantile_head: Linear
+    evidence_head: Linear
+    num_actions: int = eqx.field(static=True)
+    quantiles: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        key: jax.Array,
+        observation_shape: tuple[int, ...],
+        num_actions: int,
+        hidden: tuple[int, ...],
+        quantiles: int,
+    ):
+        torso_key, quantile_key, evidence_key = jax.random.split(key, 3)
+        body = torso(torso_key, observation_shape, hidden, padded=True)
+        self.torso = body
+        self.quantile_head = Linear(quantile_key, body.features, num_actions * quantiles)
+        self.evidence_head = Linear(evidence_key, body.features, num_actions * 4 * 2 * quantiles)
+        self.num_actions = num_actions
+        self.quantiles = quantiles
+
+    def __call__(self, observation: jax.Array) -> "CEQROutputs":
+        features = self.torso(observation)  # pyright: ignore[reportCallIssue]
+        shape = (len(observation), self.num_actions)
+        return CEQROutputs(
+            quantiles=self.quantile_head(features).reshape(*shape, self.quantiles),
+            evidence=self.evidence_head(features).reshape(*shape, 4, 2, self.quantiles),
+        )
+
+
+class CEQROutputs(NamedTuple):
+    quantiles: jax.Array  # [batch, A, N]
+    evidence: jax.Array  # [batch, A, 4, 2, N]: raw gamma, nu, alpha, beta of the two percentiles
+
+
+def _nig(evidence: jax.Array) -> losses.NIG:
+    """NIG parameters [..., 2, N] from raw head outputs [..., 4, 2, N]."""
+    return losses.nig_from_raw(*(evidence[..., i, :, :] for i in range(4)))
+
+
+@dataclass(frozen=True)
+class CEQRDQN(Agent):
+    """The agent; acting is the paper's Algorithm 1."""
+
+    hyper: CEQRDQNHyperparameters
+
+    def network(self, key: jax.Array) -> CEQRNetwork:
+        return CEQRNetwork(
+            key, self.observation_shape, self.num_actions, self.hyper.hidden, self.hyper.quantiles
+        )
+
+    def beliefs(self, outputs: CEQROutputs) -> Beliefs:
+        aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
+        return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric)
+
+    def _risk_averse(self, beliefs: Beliefs) -> jax.Array:
+        return beliefs.mean - self.hyper.lambda_al * beliefs.aleatoric
+
+    def explore(self, beliefs: Beliefs, memory: Memory, key: jax.Array) -> jax.Array:
+        # The paper multiplies lambda_ep by a standard deviation and uses the product as a variance. So do we.
+        deviation = jnp.sqrt(self.hyper.lambda_ep * beliefs.epistemic)
+        noise = jax.random.normal(key, beliefs.mean.shape)
+        return jnp.argmax(self._risk_averse(beliefs) + deviation * noise)
+
+    def greedy(self, beliefs: Beliefs) -> jax.Array:
+        return jnp.argmax(self._risk_averse(beliefs))
+
+    def least_uncertain(self, beliefs: Beliefs) -> jax.Array:
+        return jnp.argmax(beliefs.mean - self.hyper.lambda_ep * beliefs.epistemic)
+
+    def loss(
+        self, outputs: CEQROutputs, target_outputs: CEQROutputs, batch: Batch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        hyper = self.hyper
+        best = jnp.argmax(target_outputs.quantiles.mean(-1), axis=-1)
+        follows = hyper.discount * (1.0 - batch.terminated)
+        target = batch.reward[:, None] + follows[:, None] * pick(target_outputs.quantiles, best)
+
+        theta = pick(outputs.quantiles, batch.action)
+        nig = _nig(pick(outputs.evidence, batch.action))
+        lower, upper = nig.gamma[:, 0], nig.gamma[:, 1]
+
+        terms = {
+            "quantile_huber": losses.quantile_huber(theta, target, hyper.kappa),
+            "calibration": losses.calibration(theta, target, hyper.calibration, hyper.lambda_cal),
+            "evidential": losses.evidential(target, nig, hyper.lambda_reg),
+            "interval": losses.interval_calibration(
+                lower, upper, target, hyper.calibration, hyper.lambda_cal, INTERVAL_COVERAGE
+            ),
+        }
+        below = jnp.mean(target <= theta, axis=0)
+        levels = losses.quantile_levels(hyper.quantiles, theta.dtype)
+        measures = {
+            "coverage": jnp.mean((lower <= target) & (target <= upper)),
+            "quantile_coverage_error": jnp.mean(jnp.abs(below - levels)),
+        }
+        return sum(terms.values(), jnp.zeros(())), terms | measures

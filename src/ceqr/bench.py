@@ -1,0 +1,132 @@
+"""How fast the whole training loop is, against the arithmetic that nothing can avoid, measured in one run.
+
+The bare arithmetic is what a frame costs with everything else left out: the same matrix products forward and backward
+over the same number of rows, the target network's forward pass, and Adam on the same shapes. No environment, replay,
+random numbers or losses. The two are measured in turns, since these machines are noisy, and their medians compared.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ceqr.agents.base import AgentState
+from ceqr.config import RunConfig
+from ceqr.training.loop import CHUNK_FRAMES, Loop
+from ceqr.training.trainer import build_loop
+
+WARM_UP = 20  # frames; the first ones after compilation are slower
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Frames a second, all seeds together."""
+
+    env: str
+    agent: str
+    hidden: tuple[int, ...]
+    seeds: int
+    parameters: int
+    loop: float
+    bare: float
+
+    @property
+    def ratio(self) -> float:
+        return self.loop / self.bare
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "ratio": self.ratio}
+
+
+def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement:
+    """Measures loop and bare arithmetic `repeats` times each, about `seconds` long."""
+    loop = build_loop(config)
+    seeds = jnp.arange(config.seeds)
+    runners = [_loop_runner(loop, seeds), _bare_runner(loop, seeds)]
+    frames = []
+    for run in runners:
+        run(WARM_UP)
+        elapsed = _timed(run, WARM_UP)
+        frames.append(max(1, min(CHUNK_FRAMES, round(WARM_UP / elapsed * seconds))))
+    rates: list[list[float]] = [[], []]
+    for _ in range(repeats):
+        for i, run in enumerate(runners):
+            rates[i].append(frames[i] / _timed(run, frames[i]))
+    whole, bare = (statistics.median(r) * config.seeds for r in rates)
+    params = jax.eval_shape(loop.init, jnp.int32(0)).agent.params
+    return Measurement(
+        env=config.env,
+        agent=config.agent,
+        hidden=config.hyper.hidden,
+        seeds=config.seeds,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        loop=whole,
+        bare=bare,
+    )
+
+
+def _timed(run: Callable[[int], None], frames: int) -> float:
+    began = time.perf_counter()
+    run(frames)
+    return time.perf_counter() - began
+
+
+def _loop_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+    states = jax.jit(jax.vmap(loop.init))(seeds)
+    zero = jnp.int32(0)
+    play, learn = (
+        jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0).lower(states, zero, zero).compile()
+        for learning in (False, True)
+    )
+    # Replay holds some hundred frames, so that batches are drawn from more than one episode.
+    states, _ = play(states, zero, jnp.int32(CHUNK_FRAMES))
+    frame = CHUNK_FRAMES
+
+    def run(frames: int) -> None:
+        nonlocal states, frame
+        states, _ = learn(states, jnp.int32(frame), jnp.int32(frame + frames))
+        jax.block_until_ready(states.observation)
+        frame += frames
+
+    return run
+
+
+def _bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+    agent, env = loop.agent, loop.env
+    rows = agent.hyper.batch_size
+    shape = (
+        16,
+        rows + 1,
+        *env.observation_shape,
+    )  # several batches, so that nothing can be moved out of the loop
+    batches = jax.random.bernoulli(jax.random.key(0), 0.1, shape).astype(jnp.float32)
+
+    def frame(i: jax.Array, state: AgentState) -> AgentState:
+        x = batches[i % len(batches)]
+
+        def objective(params: Any) -> jax.Array:
+            return sum((jnp.sum(out**2) for out in jax.tree.leaves(params(x))), jnp.zeros(()))
+
+        # Of the target network only what values the successors is needed, as in the real loss.
+        target = jax.vmap(agent.beliefs)(state.target(x[1:])).mean
+        grads = jax.grad(lambda params: objective(params) * jnp.mean(target))(state.params)
+        return agent._apply(state, grads)
+
+    @partial(jax.jit, donate_argnums=0)
+    def chunk(states: AgentState, frames: jax.Array) -> AgentState:
+        return jax.lax.fori_loop(0, frames, lambda i, s: jax.vmap(partial(frame, i))(s), states)
+
+    states = jax.jit(jax.vmap(agent.init))(jax.vmap(jax.random.key)(seeds))
+
+    def run(frames: int) -> None:
+        nonlocal states
+        states = chunk(states, jnp.int32(frames))
+        jax.block_until_ready(states.params)
+
+    return run

@@ -1,0 +1,305 @@
+"""The command line: `ceqr train | resume | eval | plot | bench`.
+
+Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the command
+that needs it, so that help and most mistakes are answered at once.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional
+
+from ceqr.errors import UserError
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+RunPath = Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+
+
+@dataclass(frozen=True)
+class ResumeArgs:
+    """Go on with a run from its newest checkpoint, to the same bits as if it had never stopped."""
+
+    run: RunPath
+    """Run directory."""
+    frames: int | None = None
+    """Train to this many frames instead: extends a run, finished or not."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
+class EvalArgs:
+    """Play greedy episodes with a trained run, on randomness that training never saw."""
+
+    run: RunPath
+    """Run directory."""
+    episodes: int = 100
+    """Episodes to play with each seed."""
+    max_episode_frames: int = 50_000
+    """Frames after which an episode counts as it stands: a good player may never lose."""
+    json: bool = False
+    """Print JSON, with the return of every episode."""
+
+
+@dataclass(frozen=True)
+class PlotArgs:
+    """Draw a run's learning curves as a PNG."""
+
+    run: RunPath
+    """Run directory."""
+    out: Path | None = None
+    """Picture to write; learning_curve.png in the run directory unless given."""
+
+
+@dataclass(frozen=True)
+class BenchArgs:
+    """Measure the training loop against the bare arithmetic of its network, in one run."""
+
+    env: str = "minatar/breakout"
+    """Environment."""
+    agent: str = "ceqr-dqn"
+    """Algorithm."""
+    hidden: tuple[int, ...] = (1600, 128)
+    """Sizes of the hidden layer to measure, one after the other."""
+    seeds: int = 1
+    """Seeds in one program."""
+    seconds: float = 2.0
+    """How long each measurement should take."""
+    repeats: int = 5
+    """Measurements of each kind, of which the median counts."""
+    json: bool = False
+    """Print JSON."""
+
+
+def train(argv: Sequence[str]) -> int:
+    args = _parse_train(argv)
+    config = args.run
+    config.check()
+    game = config.env.rpartition("/")[2]
+    out = args.out or Path("runs", f"{game}-{config.agent}-{config.preset}")
+    if config.tensorboard:
+        from ceqr.training.trainer import require_tensorboard
+
+        require_tensorboard()
+    _use_compilation_cache()
+    from ceqr.training import trainer
+
+    return _run_training(lambda: trainer.start(config, out, args.quiet))
+
+
+def _parse_train(argv: Sequence[str]) -> Any:
+    """The options of `ceqr train`: which there are, and their defaults, depends on agent, preset and environment."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, default in (
+        ("agent", "ceqr-dqn"),
+        ("preset", "paper"),
+        ("env", "minatar/breakout"),
+        ("config", None),
+    ):
+        first.add_argument(f"--{name}", nargs="?", default=default, const=default)
+    given, _ = first.parse_known_args(argv)
+
+    from ceqr.agents import agent_classes
+    from ceqr.config import RunConfig, default_config
+
+    if given.config is not None:
+        config = _read_config_file(Path(given.config))
+        given.agent = config.agent
+    else:
+        config = default_config(given.agent, given.preset, given.env)
+    _, hyper_class = agent_classes(given.agent)
+
+    @dataclass(frozen=True)
+    class TrainArgs:
+        """Train an agent from scratch; what is not given comes from the preset."""
+
+        run: RunConfig[hyper_class]  # pyright: ignore[reportInvalidTypeForm]
+        out: Path | None = None
+        """Run directory to create; runs/<game>-<agent>-<preset> unless given."""
+        config: Path | None = None
+        """A run's config.json to repeat, instead of a preset."""
+        quiet: bool = False
+        """Print nothing but errors."""
+
+    return _parse(TrainArgs, "train", argv, TrainArgs(run=config))
+
+
+def _read_config_file(path: Path) -> Any:
+    from ceqr.training.run import read_config
+
+    if path.name != "config.json":
+        raise UserError(f"--config must name a run's config.json, not {path}.")
+    return read_config(path.parent)[0]
+
+
+def resume(argv: Sequence[str]) -> int:
+    args = _parse(ResumeArgs, "resume", argv)
+    _use_compilation_cache()
+    from ceqr.training import trainer
+
+    return _run_training(lambda: trainer.resume(args.run, args.frames, args.quiet))
+
+
+def _run_training(go: Callable[[], None]) -> int:
+    from ceqr.training.trainer import Diverged, Interrupted
+
+    try:
+        go()
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    except Diverged as error:
+        return _fail(error, EXIT_FAILED)
+    return 0
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    args = _parse(EvalArgs, "eval", argv)
+    _use_compilation_cache()
+    from ceqr.evaluate import evaluate
+
+    result = evaluate(args.run, args.episodes, args.max_episode_frames, quiet=args.json).to_json()
+    if args.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"{result['run']} at frame {result['frame']:,}: return of {args.episodes} greedy episodes a seed")
+    rows = [(f"seed {s['seed']}", s) for s in result["seeds"]] + [("overall", result["overall"])]
+    for name, row in rows:
+        print(
+            f"  {name:<10} mean {row['mean']:8.2f}  std {row['std']:7.2f}  min {row['min']:g}  max {row['max']:g}"
+        )
+    cut = sum(s["cut"] for s in result["seeds"])
+    if cut:
+        print(
+            f"  {cut} episode(s) had not ended after {args.max_episode_frames:,} frames and count as they stood."
+        )
+    return 0
+
+
+def plot(argv: Sequence[str]) -> int:
+    args = _parse(PlotArgs, "plot", argv)
+    from ceqr.plot import plot
+
+    print(plot(args.run, args.out))
+    return 0
+
+
+def bench(argv: Sequence[str]) -> int:
+    args = _parse(BenchArgs, "bench", argv)
+    for option, value in (("seeds", args.seeds), ("repeats", args.repeats)):
+        if value < 1:
+            raise UserError(f"--{option} must be at least 1, not {value:,}.")
+    if not 0 < args.seconds < 3600:
+        raise UserError(f"--seconds must be above 0 and below 3,600, not {args.seconds:,}.")
+    from ceqr.config import default_config
+
+    config = dataclasses.replace(default_config(args.agent, "paper", args.env), seeds=args.seeds)
+    configs = [
+        dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, hidden=(units,)))
+        for units in args.hidden
+    ]
+    for each in configs:
+        each.check()
+    _use_compilation_cache()
+    from ceqr.bench import measure
+
+    results = []
+    for each in configs:
+        if not args.json:
+            print(
+                f"measuring {each.agent} on {each.env} with {each.hyper.hidden[0]} hidden units ...",
+                file=sys.stderr,
+            )
+        results.append(measure(each, args.seconds, args.repeats))
+    if args.json:
+        print(json.dumps([r.to_json() for r in results], indent=2))
+        return 0
+    print(f"{'hidden':>8} {'parameters':>12} {'whole loop':>14} {'bare arithmetic':>18} {'ratio':>7}")
+    for r in results:
+        print(
+            f"{r.hidden[0]:>8} {r.parameters:>12,} {r.loop:>10,.1f} fr/s {r.bare:>14,.1f} fr/s {r.ratio:>6.2f}"
+        )
+    return 0
+
+
+COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
+    "train": (train, "train an agent from scratch"),
+    "resume": (resume, "go on with a run, or extend it"),
+    "eval": (evaluate, "play greedy episodes with a trained run"),
+    "plot": (plot, "draw a run's learning curves"),
+    "bench": (bench, "measure the training loop against its bare arithmetic"),
+}
+
+
+def _help() -> str:
+    lines = [f"  {name:<8} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: ceqr COMMAND [OPTIONS]",
+            "",
+            "Reinforcement learning that knows what it does not know.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "'ceqr COMMAND --help' explains a command; 'ceqr --version' prints the version.",
+        ]
+    )
+
+
+def _parse(kind: Any, command: str, argv: Sequence[str], default: Any = None) -> Any:
+    options = {} if default is None else {"default": default}
+    return tyro.cli(OmitArgPrefixes[kind], prog=f"ceqr {command}", args=list(argv), **options)
+
+
+def _use_compilation_cache() -> None:
+    """Keeps compiled programs between starts, in CEQR_CACHE_DIR or the user's cache folder."""
+    import jax
+
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("CEQR_CACHE_DIR") or Path(base, "ceqr"))
+    jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _fail(error: BaseException, code: int) -> int:
+    print(f"ceqr: {error}", file=sys.stderr)
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if argv else EXIT_USAGE
+    if argv[0] == "--version":
+        import importlib.metadata
+
+        print(f"ceqr {importlib.metadata.version('ceqr')}")
+        return 0
+    warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
+    try:
+        if argv[0] not in COMMANDS:
+            raise UserError(f"Unknown command {argv[0]!r}: known are {', '.join(COMMANDS)}.")
+        return COMMANDS[argv[0]][0](argv[1:])
+    except UserError as error:
+        return _fail(error, EXIT_USAGE)
+    except OSError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

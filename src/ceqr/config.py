@@ -1,0 +1,100 @@
+"""What a run is: every option of `ceqr train`, its presets and its checks. Complete and sufficient to repeat the run."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from ceqr import envs
+from ceqr.agents import agent_classes
+from ceqr.agents.base import Hyperparameters, check_bounds
+from ceqr.errors import UserError
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},  # the defaults are the paper's
+    "quick": {"frames": 60_000, "hidden": (128,)},
+}
+
+Hyper = TypeVar("Hyper", bound=Hyperparameters)
+
+
+@dataclass(frozen=True)
+class RunConfig(Generic[Hyper]):
+    """Train an agent; every value that is not given comes from the preset."""
+
+    hyper: Hyper
+    env: str = "minatar/breakout"
+    """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders."""
+    agent: str = "ceqr-dqn"
+    """Algorithm."""
+    preset: str = "paper"
+    """Where the other defaults come from: paper (1600 hidden units, 2.5M frames) or quick (128 units, 60,000 frames)."""
+    protocol: str = "paper"
+    """MinAtar's rules: paper (no sticky actions), released (as paper, every episode replays the run's one environment
+    seed) or standard (sticky actions 0.1)."""
+    seeds: int = field(default=1, metadata={"least": 1})
+    """How many seeds to train at once, in one program."""
+    seed_start: int = field(default=0, metadata={"least": 0, "most": 2**31 - 1})
+    """The first seed; the others follow it."""
+    frames: int = field(default=2_500_000, metadata={"least": 1, "most": 2**31 - 2})
+    """Frames to train, per seed."""
+    max_episode_frames: int = field(default=0, metadata={"least": 0})
+    """Frames after which an episode is truncated (it still bootstraps); 0 for no limit."""
+    log_every: int = field(default=1_000, metadata={"least": 1})
+    """Frames between rows of metrics.csv."""
+    checkpoint_seconds: float = field(default=60.0, metadata={"least": 0.0})
+    """Seconds between checkpoints; 0 saves after every chunk."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files (needs the extra `tensorboard`)."""
+
+    @property
+    def seed_numbers(self) -> range:
+        return range(self.seed_start, self.seed_start + self.seeds)
+
+    def check(self) -> None:
+        """Raises `UserError` in one sentence for the first thing that cannot be."""
+        if self.preset not in PRESETS:
+            raise UserError(envs.nearest("preset", self.preset, PRESETS))
+        check_bounds(self)
+        self.hyper.check()
+        if self.frames < self.hyper.learning_starts:
+            raise UserError(
+                f"--frames {self.frames:,} ends before learning starts at frame {self.hyper.learning_starts:,}; "
+                "ask for more frames or set --learning-starts lower."
+            )
+        self.make_env()
+
+    def make_env(self) -> "envs.Environment":
+        try:
+            return envs.make(self.env, protocol=self.protocol, max_episode_frames=self.max_episode_frames)
+        except (ValueError, envs.MissingExtra) as error:
+            raise UserError(str(error)) from error
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def default_config(agent: str, preset: str, env: str) -> RunConfig[Any]:
+    """The configuration of a preset, before any option is given."""
+    if preset not in PRESETS:
+        raise UserError(envs.nearest("preset", preset, PRESETS))
+    _, hyper_class = agent_classes(agent)
+    names = {f.name for f in dataclasses.fields(hyper_class)}
+    hyper = {k: v for k, v in PRESETS[preset].items() if k in names}
+    rest = {k: v for k, v in PRESETS[preset].items() if k not in names}
+    return RunConfig(hyper=hyper_class(**hyper).for_env(env), agent=agent, preset=preset, env=env, **rest)
+
+
+def from_json(values: dict[str, Any]) -> RunConfig[Any]:
+    """The configuration that `to_json` wrote; `UserError` if it is not one."""
+    try:
+        _, hyper_class = agent_classes(values["agent"])
+        return _build(RunConfig, values | {"hyper": _build(hyper_class, values["hyper"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError("The configuration was made by an incompatible version of ceqr.") from error
+
+
+def _build(cls: Any, values: dict[str, Any]) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    if set(values) != set(fields):
+        raise ValueError(f"{cls.__name__} has other fields than {sorted(values)}.")
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})

@@ -1,0 +1,138 @@
+"""Torsos and heads. A network maps a batch of observations to numbers; what they mean is the agent's business.
+
+Everything is a PyTree of arrays and every call takes a leading batch axis. Weights are kept as one
+[inputs, outputs] matrix each, and a 3x3 convolution is patches times such a matrix: on XLA's CPU backend both are
+several times faster than an einsum with an action axis and than `lax.conv` with its gradient.
+"""
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+ORTHOGONAL_GAIN = math.sqrt(2)
+
+
+def _orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array:
+    return jax.nn.initializers.orthogonal(gain)(key, shape, jnp.float32)
+
+
+class Linear(eqx.Module):
+    """x W + b with orthogonal W and b = 0 at the start."""
+
+    weight: jax.Array  # [inputs, outputs]
+    bias: jax.Array  # [outputs]
+
+    def __init__(self, key: jax.Array, inputs: int, outputs: int, gain: float = ORTHOGONAL_GAIN):
+        self.weight = _orthogonal(key, (inputs, outputs), gain)
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.weight + self.bias
+
+
+class Conv3x3(eqx.Module):
+    """A 3x3 convolution with stride 1 over [batch, height, width, channels]."""
+
+    linear: Linear
+    padding: int = eqx.field(static=True)
+
+    def __init__(
+        self, key: jax.Array, channels: int, filters: int, padding: int, gain: float = ORTHOGONAL_GAIN
+    ):
+        self.linear = Linear(key, 9 * channels, filters, gain)
+        self.padding = padding
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        p = self.padding
+        x = jnp.pad(x, ((0, 0), (p, p), (p, p), (0, 0)))
+        height, width = x.shape[1] - 2, x.shape[2] - 2
+        patches = [x[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+        return self.linear(jnp.concatenate(patches, axis=-1))
+
+
+class PReLU(eqx.Module):
+    """max(x, 0) + slope * min(x, 0), one learned slope a channel."""
+
+    slope: jax.Array
+
+    def __init__(self, channels: int):
+        self.slope = jnp.full(channels, 0.25)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.where(x > 0, x, self.slope * x)
+
+
+class ImageTorso(eqx.Module):
+    """One 3x3 convolution of 16 filters, then dense ReLU layers: the MinAtar networks.
+
+    With `padded`, the convolution keeps the image's size and is followed by PReLU (CEQR-DQN); without, it is the
+    MinAtar standard (no padding, ReLU).
+    """
+
+    conv: Conv3x3
+    prelu: PReLU | None
+    dense: list[Linear]
+    features: int = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], padded: bool):
+        height, width, channels = observation_shape
+        conv_key, dense_key = jax.random.split(key)
+        self.conv = Conv3x3(conv_key, channels, 16, padding=int(padded))
+        self.prelu = PReLU(16) if padded else None
+        flat = 16 * height * width if padded else 16 * (height - 2) * (width - 2)
+        self.dense = _dense_layers(dense_key, flat, hidden)
+        self.features = hidden[-1] if hidden else flat
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.conv(x.astype(jnp.float32))
+        x = self.prelu(x) if self.prelu is not None else jax.nn.relu(x)
+        return _relu_chain(self.dense, x.reshape(len(x), -1))
+
+
+class VectorTorso(eqx.Module):
+    """Dense ReLU layers over a flat observation."""
+
+    dense: list[Linear]
+    features: int = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int]):
+        (size,) = observation_shape
+        self.dense = _dense_layers(key, size, hidden)
+        self.features = hidden[-1] if hidden else size
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return _relu_chain(self.dense, x.astype(jnp.float32))
+
+
+def torso(
+    key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], padded: bool
+) -> ImageTorso | VectorTorso:
+    """The torso that fits the observation: an image [height, width, channels] or a vector."""
+    if len(observation_shape) == 3:
+        return ImageTorso(key, observation_shape, hidden, padded)
+    if len(observation_shape) == 1:
+        return VectorTorso(key, observation_shape, hidden)
+    raise ValueError(
+        f"An observation must be a vector or a [height, width, channels] image, not of shape "
+        f"{tuple(observation_shape)}."
+    )
+
+
+def _dense_layers(key: jax.Array, inputs: int, hidden: Sequence[int]) -> list[Linear]:
+    sizes = (inputs, *hidden)
+    keys = jax.random.split(key, max(len(hidden), 1))
+    return [Linear(k, a, b) for k, a, b in zip(keys, sizes, sizes[1:], strict=False)]
+
+
+def _relu_chain(layers: Sequence[Linear], x: jax.Array) -> jax.Array:
+    for layer in layers:
+        x = jax.nn.relu(layer(x))
+    return x
+
+
+def parameter_count(params: object) -> int:
+    """How many numbers a network learns."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,121 @@
+"""The replay buffer: a ring of observations in which each transition's successor is simply the next slot.
+
+A buffer is a record of pure functions over a `ReplayState`. No observation is stored twice: the transition in
+slot s leads to the observation in slot s + 1. Two details make that exact:
+
+* Where an episode was truncated, its last observation still counts (the step bootstraps from it), so it keeps a
+  slot of its own and the next episode starts one slot further. Such a slot begins no transition; `slots` maps the
+  running number of a transition to its slot, so that sampling stays uniform over transitions.
+* After termination the successor is never read, and the next episode overwrites its slot.
+
+Boolean observations (MinAtar) are kept as bits.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from ceqr.agents.base import Batch
+
+
+class ReplayState(NamedTuple):
+    """Everything the buffer remembers; C = capacity + 1 slots."""
+
+    observation: jax.Array  # [C, ...], bits for boolean observations
+    action: jax.Array  # [C] int32
+    reward: jax.Array  # [C] float32
+    terminated: jax.Array  # [C] bool
+    slots: (
+        jax.Array
+    )  # [C] int32: running number of a transition (mod C) -> its slot, counted without wrapping
+    head: jax.Array  # slot of the next transition, counted without wrapping
+    newest: jax.Array  # running number of the next transition: how many were ever added
+    oldest: jax.Array  # running number of the oldest transition still whole
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A buffer of the last `capacity` transitions (a few less where truncated episodes end)."""
+
+    capacity: int
+    batch_size: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: DTypeLike
+
+    @property
+    def _slots(self) -> int:
+        return self.capacity + 1  # the newest transition's successor needs a slot, too
+
+    def _pack(self, observation: jax.Array) -> jax.Array:
+        return jnp.packbits(observation.reshape(-1)) if self.observation_dtype == jnp.bool_ else observation
+
+    def _unpack(self, stored: jax.Array) -> jax.Array:
+        if self.observation_dtype != jnp.bool_:
+            return stored
+        bits = jnp.unpackbits(stored, axis=-1, count=int(np.prod(self.observation_shape)))
+        return bits.astype(jnp.bool_).reshape(*stored.shape[:-1], *self.observation_shape)
+
+    def init(self) -> ReplayState:
+        """An empty buffer."""
+        one = jax.eval_shape(self._pack, jax.ShapeDtypeStruct(self.observation_shape, self.observation_dtype))
+        n = self._slots
+        return ReplayState(
+            observation=jnp.zeros((n, *one.shape), one.dtype),
+            action=jnp.zeros(n, jnp.int32),
+            reward=jnp.zeros(n, jnp.float32),
+            terminated=jnp.zeros(n, jnp.bool_),
+            slots=jnp.zeros(n, jnp.int32),
+            head=jnp.int32(0),
+            newest=jnp.int32(0),
+            oldest=jnp.int32(0),
+        )
+
+    def add(
+        self,
+        state: ReplayState,
+        observation: jax.Array,
+        action: jax.Array,
+        reward: jax.Array,
+        terminated: jax.Array,
+        truncated: jax.Array,
+        successor: jax.Array,
+    ) -> ReplayState:
+        """Appends one transition, forgetting the oldest where the ring is full."""
+        n = self._slots
+        here, after = state.head % n, (state.head + 1) % n
+        stored = state.observation.at[here].set(self._pack(observation))
+        stored = stored.at[after].set(self._pack(successor))
+        slots = state.slots.at[state.newest % n].set(state.head)
+
+        # Slots up to head + 1 - n were just overwritten. A step moves the head by at most two, so at most two
+        # transitions die with it.
+        oldest = state.oldest
+        for _ in range(2):
+            oldest = oldest + (slots[oldest % n] <= state.head + 1 - n)
+        return ReplayState(
+            observation=stored,
+            action=state.action.at[here].set(action.astype(jnp.int32)),
+            reward=state.reward.at[here].set(reward),
+            terminated=state.terminated.at[here].set(terminated),
+            slots=slots,
+            head=state.head + 1 + (truncated & ~terminated),
+            newest=state.newest + 1,
+            oldest=oldest,
+        )
+
+    def sample(self, state: ReplayState, key: jax.Array) -> Batch:
+        """Draws transitions uniformly with replacement; the buffer must hold at least one."""
+        n = self._slots
+        drawn = jax.random.randint(key, (self.batch_size,), state.oldest, state.newest)
+        slot = state.slots[drawn % n] % n
+        return Batch(
+            observation=self._unpack(state.observation[slot]),
+            action=state.action[slot],
+            reward=state.reward[slot],
+            terminated=state.terminated[slot],
+            successor=self._unpack(state.observation[(slot + 1) % n]),
+        )

@@ -1,0 +1,153 @@
+"""Checkpoints: a PyTree of arrays in one `.npz` file, with its SHA-256 beside it in the format of `sha256sum`.
+
+A file is written aside, flushed and renamed, and its checksum after it, so a checkpoint is there entirely or not at all.
+A checkpoint that does not match its checksum is passed over for the one before. Nothing is unpickled: an array that
+would need it is refused.
+"""
+
+import hashlib
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from ceqr.errors import UserError
+
+KEPT = 2  # the newest, and one to fall back on
+META = "meta"
+
+Tree = TypeVar("Tree")
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be used; another one was."""
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Writes a file so that it is there with all its content or as it was before, whatever happens."""
+    temporary = _temporary(path)
+    with open(temporary, "wb") as file:
+        file.write(data)
+        _flush(file)
+    _rename(temporary, path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum_path(path: Path) -> Path:
+    return path.with_suffix(".npz.sha256")
+
+
+def _named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
+    """Saves a PyTree and a little JSON as the checkpoint of that frame, and drops all but the last two."""
+    folder.mkdir(exist_ok=True)
+    arrays = {
+        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for name, leaf in _named_leaves(tree)
+    }
+    assert META not in arrays
+    path = folder / f"{frame:012d}.npz"
+    temporary = _temporary(path)
+    with open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
+        _flush(file)
+    digest = _digest(temporary)
+    # Where the same frame is saved again, its old checksum must not vouch for the new file.
+    _checksum_path(path).unlink(missing_ok=True)
+    _rename(temporary, path)
+    write_aside(_checksum_path(path), f"{digest}  {path.name}\n".encode())
+    for old in _complete(folder)[KEPT:]:
+        _checksum_path(old).unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    return path
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Checkpoints that were written to the end, newest first."""
+    return sorted((p for p in folder.glob("*.npz") if _checksum_path(p).exists()), reverse=True)
+
+
+def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
+    """The newest readable checkpoint as a tree of the same structure, shapes and types as `like`, and its JSON.
+
+    None if no checkpoint was ever completed. `like` may hold `jax.ShapeDtypeStruct`s.
+    """
+    complete = _complete(folder)
+    for path in complete:
+        expected = _checksum_path(path).read_text().split()[:1]
+        if expected != [_digest(path)]:
+            warnings.warn(
+                f"Checkpoint {path} does not match its checksum; using the one before it.",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+            continue
+        return _load(path, like)
+    if complete:
+        raise UserError(
+            f"No checkpoint in {folder} matches its checksum, so the run cannot go on; train it anew."
+        )
+    return None
+
+
+def _load(path: Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
+    incompatible = UserError(
+        f"Checkpoint {path} was made by an incompatible version of ceqr or of its configuration."
+    )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            meta = json.loads(str(file[META]))
+            leaves = [_read(file, name, leaf) for name, leaf in _named_leaves(like)]
+            surplus = len(file.files) - 1 - len(leaves)
+    except (KeyError, ValueError, zipfile.BadZipFile, OSError) as error:
+        raise incompatible from error
+    if surplus:
+        raise incompatible
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), meta
+
+
+def _read(file: Any, name: str, like: Any) -> jax.Array:
+    array = file[name]
+    if _is_key(like):
+        leaf = jax.random.wrap_key_data(array)
+    else:
+        leaf = jax.numpy.array(array)  # a copy that JAX owns: the training loop gives its buffers away
+    if leaf.shape != like.shape or leaf.dtype != like.dtype:
+        raise ValueError(f"{name} is {leaf.dtype}{leaf.shape}, not {like.dtype}{like.shape}.")
+    return leaf

@@ -1,0 +1,243 @@
+"""The compiled loop: act, step, store, sample, learn, copy the target; one program for many seeds.
+
+`Loop.step` is one frame of one seed and can be read, tested and called on its own. `Loop.chunk` is many frames of all
+seeds in one program. Host and device meet only between chunks, and how the frames are cut into chunks changes no bit:
+every random number comes from the seed's key and the number of the frame, and what is logged is summed in the state.
+
+A frame learns from the batch that was drawn at the end of the frame before, so that one forward pass serves both acting
+and learning; it follows that replay is always written before it is read, which lets XLA update it in place.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory
+from ceqr.envs.base import Environment, EnvState
+from ceqr.replay import Replay, ReplayState
+
+CHUNK_FRAMES = 1_000  # frames in a chunk at the most
+NEVER = -1
+
+
+class Episode(NamedTuple):
+    """The episode under way, in sums over its frames."""
+
+    total: jax.Array  # float32: undiscounted return so far
+    length: jax.Array  # int32: frames so far
+    nongreedy: jax.Array  # int32: actions other than the greedy one
+    least_uncertain: jax.Array  # int32: actions that were the least uncertain one
+    start_value: jax.Array  # float32: the value that the agent gave to its first observation
+
+
+class Finished(NamedTuple):
+    """An episode that ended in this frame, if `ended`."""
+
+    ended: jax.Array
+    total: jax.Array
+    length: jax.Array
+    nongreedy: jax.Array  # share of its frames
+    least_uncertain: jax.Array  # share of its frames
+
+
+class Tally(NamedTuple):
+    """What is logged, in sums since the last log row."""
+
+    frames: jax.Array
+    updates: jax.Array
+    acting: dict[str, jax.Array]  # a frame
+    learning: dict[str, jax.Array]  # an update
+
+
+class LoopState(NamedTuple):
+    """A seed's whole state between two frames: saving it saves the run."""
+
+    key: jax.Array  # never changes; each frame folds its number into it
+    agent: AgentState
+    memory: Memory
+    env: EnvState
+    observation: jax.Array
+    replay: ReplayState
+    batch: Batch  # what the next frame learns from
+    episode: Episode
+    tally: Tally
+    nonfinite: jax.Array  # the first frame in which the loss was not finite, or NEVER
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An agent in an environment."""
+
+    env: Environment
+    agent: Agent
+
+    @property
+    def replay(self) -> Replay:
+        hyper = self.agent.hyper
+        return Replay(
+            hyper.replay_size, hyper.batch_size, self.env.observation_shape, self.env.observation_dtype
+        )
+
+    def init(self, seed: jax.Array) -> LoopState:
+        """The state of a seed (an integer) before its first frame."""
+        agent_key, env_key, memory_key, loop_key = jax.random.split(jax.random.key(seed), 4)
+        env, observation = self.env.reset(env_key)
+        agent = self.agent.init(agent_key)
+        replay = self.replay.init()
+        batch = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self.replay.sample, replay, loop_key)
+        )
+        return LoopState(
+            key=loop_key,
+            agent=agent,
+            memory=self.agent.init_memory(memory_key),
+            env=env,
+            observation=observation,
+            replay=replay,
+            batch=batch,
+            episode=_new_episode(),
+            tally=self._empty_tally(agent, batch),
+            nonfinite=jnp.int32(NEVER),
+        )
+
+    def _empty_tally(self, agent: AgentState, batch: Batch) -> Tally:
+        metrics = jax.eval_shape(self.agent.learn, agent, batch)[1]
+        zero = jnp.float32(0)
+        return Tally(
+            frames=jnp.int32(0),
+            updates=jnp.int32(0),
+            acting={"epistemic": zero, "aleatoric": zero},
+            learning=dict.fromkeys(metrics, zero),
+        )
+
+    def step(self, state: LoopState, frame: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
+        """One frame of one seed; `learning` says (at compile time) whether it may update the agent."""
+        act_key, env_key, sample_key, memory_key = jax.random.split(jax.random.fold_in(state.key, frame), 4)
+        if learning:
+            action, memory, beliefs, agent, tally, nonfinite = self._act_and_learn(state, frame, act_key)
+        else:
+            action, memory, beliefs = self.agent.act(state.agent, state.memory, state.observation, act_key)
+            agent, tally, nonfinite = state.agent, state.tally, state.nonfinite
+
+        env, after = self.env.step(state.env, action, env_key)
+        replay = self.replay.add(
+            state.replay,
+            state.observation,
+            action,
+            after.reward,
+            after.terminated,
+            after.truncated,
+            after.successor,
+        )
+        ended = after.terminated | after.truncated
+        episode, finished = self._count(state.episode, beliefs, action, after.reward, ended)
+        state = LoopState(
+            key=state.key,
+            agent=agent,
+            memory=_where(ended, self.agent.init_memory(memory_key), memory),
+            env=env,
+            observation=after.observation,
+            replay=replay,
+            batch=self.replay.sample(replay, sample_key),
+            episode=episode,
+            tally=tally._replace(
+                frames=tally.frames + 1,
+                acting={
+                    "epistemic": tally.acting["epistemic"] + beliefs.epistemic[action],
+                    "aleatoric": tally.acting["aleatoric"] + beliefs.aleatoric[action],
+                },
+            ),
+            nonfinite=nonfinite,
+        )
+        return state, finished
+
+    def _act_and_learn(
+        self, state: LoopState, frame: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Memory, Beliefs, AgentState, Tally, jax.Array]:
+        def update(state: LoopState) -> tuple[jax.Array, Memory, Beliefs, AgentState, Tally, jax.Array]:
+            action, memory, beliefs, agent, metrics = self.agent.act_and_learn(
+                state.agent, state.memory, state.observation, state.batch, key
+            )
+            tally = state.tally._replace(
+                updates=state.tally.updates + 1,
+                learning=jax.tree.map(jnp.add, state.tally.learning, metrics),
+            )
+            first_bad = (state.nonfinite == NEVER) & ~jnp.isfinite(metrics["loss"])
+            return action, memory, beliefs, agent, tally, jnp.where(first_bad, frame, state.nonfinite)
+
+        def rest(state: LoopState) -> tuple[jax.Array, Memory, Beliefs, AgentState, Tally, jax.Array]:
+            acted = self.agent.act(state.agent, state.memory, state.observation, key)
+            return *acted, state.agent, state.tally, state.nonfinite
+
+        every = self.agent.hyper.update_every
+        if every == 1:
+            return update(state)
+        return jax.lax.cond(frame % every == 0, update, rest, state)
+
+    def _count(
+        self, episode: Episode, beliefs: Beliefs, action: jax.Array, reward: jax.Array, ended: jax.Array
+    ) -> tuple[Episode, Finished]:
+        greedy = self.agent.greedy(beliefs)
+        episode = Episode(
+            total=episode.total + reward,
+            length=episode.length + 1,
+            nongreedy=episode.nongreedy + (action != greedy),
+            least_uncertain=episode.least_uncertain + (action == self.agent.least_uncertain(beliefs)),
+            start_value=jnp.where(episode.length == 0, jnp.max(beliefs.mean), episode.start_value),
+        )
+        frames = episode.length.astype(jnp.float32)
+        finished = Finished(
+            ended=ended,
+            total=episode.total,
+            length=episode.length,
+            nongreedy=episode.nongreedy / frames,
+            least_uncertain=episode.least_uncertain / frames,
+        )
+        # The value at the start is kept until the next episode has one of its own, so that it can always be logged.
+        return _where(ended, _new_episode()._replace(start_value=episode.start_value), episode), finished
+
+    def chunk(
+        self, states: LoopState, start: jax.Array, stop: jax.Array, learning: bool
+    ) -> tuple[LoopState, Finished]:
+        """Frames `start` to `stop` - 1 (at most CHUNK_FRAMES of them) of all seeds.
+
+        `states` has a leading axis of seeds. The second result holds, for each frame of the chunk and each seed, the
+        episode that ended there: [CHUNK_FRAMES, seeds].
+        """
+        seeds = len(states.nonfinite)
+        one_step = jax.vmap(partial(self.step, learning=learning), in_axes=(0, None))
+        shapes = jax.eval_shape(one_step, states, start)[1]
+        log = jax.tree.map(lambda x: jnp.zeros((CHUNK_FRAMES, *x.shape), x.dtype), shapes)
+        assert log.ended.shape == (CHUNK_FRAMES, seeds)
+
+        def one_frame(frame: jax.Array, carry: tuple[LoopState, Finished]) -> tuple[LoopState, Finished]:
+            states, log = carry
+            states, finished = one_step(states, frame)
+            return states, jax.tree.map(lambda rows, row: rows.at[frame - start].set(row), log, finished)
+
+        period = self.agent.hyper.target_period
+
+        def one_period(
+            carry: tuple[jax.Array, LoopState, Finished],
+        ) -> tuple[jax.Array, LoopState, Finished]:
+            # The copy stands outside the loop over frames: inside, it would cost a pass over all weights each frame.
+            frame, states, log = carry
+            agent = jax.lax.cond(frame % period == 0, self.agent.copy_target, lambda same: same, states.agent)
+            end = jnp.minimum(stop, (frame // period + 1) * period)
+            states, log = jax.lax.fori_loop(frame, end, one_frame, (states._replace(agent=agent), log))
+            return end, states, log
+
+        _, states, log = jax.lax.while_loop(lambda carry: carry[0] < stop, one_period, (start, states, log))
+        return states, log
+
+
+def _new_episode() -> Episode:
+    zero = jnp.int32(0)
+    return Episode(jnp.float32(0), zero, zero, zero, jnp.float32(0))
+
+
+def _where(condition: jax.Array, yes: object, no: object) -> object:
+    return jax.tree.map(partial(jnp.where, condition), yes, no)

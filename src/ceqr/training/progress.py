@@ -1,0 +1,65 @@
+"""What a person sees while something runs: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+PLAIN_SECONDS = 10.0  # between two plain lines
+
+
+class Progress:
+    """Progress through a known number of frames, from one that may be past the start."""
+
+    def __init__(self, title: str, total: int, start: int = 0, unit: str = "frames", quiet: bool = False):
+        self._title, self._total, self._start, self._unit = title, total, start, unit
+        self._quiet = quiet
+        self._began = self._spoke = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty() and not quiet:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[status]}"),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task(title, total=total, completed=start, status="", rate="")
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, done: int, status: str, rate: float | None = None) -> None:
+        """Shows how far it got; `rate` is in units a second."""
+        speed = f"{rate:,.0f} {self._unit}/s" if rate else ""
+        if self._bar:
+            self._bar.update(self._task, completed=done, status=status, rate=speed)
+            return
+        now = time.monotonic()
+        if self._quiet or (now - self._spoke < PLAIN_SECONDS and done < self._total):
+            return
+        self._spoke = now
+        parts = [f"{self._title}: {done:,} of {self._total:,} {self._unit}"]
+        if rate:
+            parts += [speed, f"{_duration((self._total - done) / rate)} left"]
+        print(", ".join([*parts, status] if status else parts), file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,258 @@
+"""A run directory: what a training run leaves behind, written so that it survives anything.
+
+    config.json     every option, package versions, git revision: enough to repeat the run
+    episodes.csv    one row for each finished episode
+    metrics.csv     one row for each seed and log interval
+    summary.json    per seed: frames, mean of the last 100 episodes, best episode
+    timing.csv      whatever depends on the clock; the other files repeat to the byte
+    checkpoints/    the two newest states of everything
+
+The tables only grow. A checkpoint remembers how long they were, and resuming cuts them back to that length before going
+on, so that an interrupted run ends with the same bytes as one that never stopped.
+"""
+
+import csv
+import fcntl
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ceqr.config import RunConfig, from_json
+from ceqr.errors import UserError
+from ceqr.training.checkpoint import write_aside
+
+FORMAT = 1  # of the run directory; raised when an older one can no longer be resumed
+EPISODE_COLUMNS = ("seed", "frame", "return", "length", "nongreedy", "least_uncertain")
+TIMING_COLUMNS = ("started", "frame", "seconds", "frames_per_second")
+RECENT_EPISODES = 100
+PACKAGES = ("ceqr", "jax", "jaxlib", "equinox", "optax", "numpy", "pgx", "pgx-minatar")
+
+
+class EpisodeRow(NamedTuple):
+    """One row of episodes.csv."""
+
+    seed: int
+    frame: int  # frames the seed had played when the episode ended
+    total: float
+    length: int
+    nongreedy: float  # share of actions that were not the greedy one
+    least_uncertain: float  # share of actions that were the least uncertain one
+
+
+class EpisodeStatistics:
+    """What the summary and the progress line say about one seed's episodes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.best: float | None = None
+        self.recent: deque[EpisodeRow] = deque(maxlen=RECENT_EPISODES)
+
+    def add(self, row: EpisodeRow) -> None:
+        self.count += 1
+        self.best = row.total if self.best is None else max(self.best, row.total)
+        self.recent.append(row)
+
+    def mean_return(self) -> float | None:
+        return math.fsum(r.total for r in self.recent) / len(self.recent) if self.recent else None
+
+
+class Run:
+    """An open run directory. One process at a time may hold it."""
+
+    def __init__(self, path: Path, config: RunConfig[Any], metric_columns: Sequence[str]):
+        self.path = path
+        self.config = config
+        self.episodes = {seed: EpisodeStatistics() for seed in config.seed_numbers}
+        self._columns = {
+            "episodes.csv": EPISODE_COLUMNS,
+            "metrics.csv": ("seed", "frame", *metric_columns),
+        }
+        self._started = time.time()
+        self._lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise UserError(
+                f"{path} is in use by another process; wait for it to end or stop it first."
+            ) from error
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def begin(self, lengths: dict[str, int] | None) -> None:
+        """Opens the tables: cut back to the given lengths in bytes, or new."""
+        self._tables = {}
+        for name, columns in self._columns.items():
+            file = open(self.path / name, "a+", newline="", encoding="utf-8")  # noqa: SIM115
+            size = 0 if lengths is None else lengths[name]
+            if file.seek(0, os.SEEK_END) < size:
+                raise UserError(
+                    f"{self.path / name} is shorter than its checkpoint says, so the run cannot go on."
+                )
+            file.truncate(size)
+            if lengths is None:
+                file.write(_line(columns))
+            self._tables[name] = file
+        for row in read_episodes(self.path):
+            self.episodes[row.seed].add(row)
+        timing = self.path / "timing.csv"
+        if not timing.exists():
+            timing.write_text(_line(TIMING_COLUMNS))
+
+    def add_episodes(self, rows: Iterable[EpisodeRow]) -> None:
+        for row in rows:
+            self._tables["episodes.csv"].write(
+                _line(
+                    (
+                        row.seed,
+                        row.frame,
+                        *map(_number, (row.total, row.length, row.nongreedy, row.least_uncertain)),
+                    )
+                )
+            )
+            self.episodes[row.seed].add(row)
+
+    def add_metrics(self, seed: int, frame: int, values: dict[str, float]) -> None:
+        columns = self._columns["metrics.csv"][2:]
+        self._tables["metrics.csv"].write(_line((seed, frame, *(_number(values[name]) for name in columns))))
+
+    def add_timing(self, frame: int, seconds: float, frames_per_second: float) -> None:
+        started = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(self._started))
+        with open(self.path / "timing.csv", "a", encoding="utf-8") as file:
+            file.write(_line((started, frame, f"{seconds:.2f}", f"{frames_per_second:.1f}")))
+
+    def flush(self) -> dict[str, int]:
+        """Makes the tables durable and says how long they are: what a checkpoint must remember."""
+        lengths = {}
+        for name, file in self._tables.items():
+            file.flush()
+            os.fsync(file.fileno())
+            lengths[name] = file.tell()
+        return lengths
+
+    def write_config(self) -> None:
+        write_json(
+            self.path / "config.json", {"format": FORMAT, **provenance(), "config": self.config.to_json()}
+        )
+
+    def write_summary(self, frame: int) -> None:
+        seeds = [
+            {
+                "seed": seed,
+                "frames": frame,
+                "episodes": stats.count,
+                f"mean_of_last_{RECENT_EPISODES}": stats.mean_return(),
+                "max": stats.best,
+            }
+            for seed, stats in self.episodes.items()
+        ]
+        write_json(self.path / "summary.json", {"seeds": seeds})
+
+    def close(self) -> None:
+        for file in getattr(self, "_tables", {}).values():
+            file.close()
+        os.close(self._lock)
+
+
+def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) -> Run:
+    """Makes a new run directory; refuses one that holds anything."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = [p for p in path.iterdir() if not p.name.startswith(".")]
+    except OSError as error:
+        raise UserError(f"Cannot write to {path}: {error.strerror}; choose another --out.") from error
+    if (path / "config.json").exists():
+        raise UserError(
+            f"{path} already holds a run; go on with 'ceqr resume {path}' or choose another --out."
+        )
+    if held:
+        raise UserError(f"{path} is not empty; choose another --out.")
+    if not os.access(path, os.W_OK):
+        raise UserError(f"Cannot write to {path}: Permission denied; choose another --out.")
+    run = Run(path, config, metric_columns)
+    run.write_config()
+    return run
+
+
+def read_config(path: Path) -> tuple[RunConfig[Any], dict[str, str]]:
+    """The configuration of a run and the package versions it was made with."""
+    try:
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is not a run: it has no config.json.") from error
+    except NotADirectoryError as error:
+        raise UserError(f"{path} is not a run: it is not a directory.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path / 'config.json'} cannot be read: {error}.") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(
+            f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT})."
+        )
+    try:
+        return from_json(content["config"]), content.get("packages", {})
+    except (UserError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} was made by an incompatible version of ceqr.") from error
+
+
+def provenance() -> dict[str, Any]:
+    """With which versions a run is made."""
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"packages": packages, "python": platform.python_version(), "git_revision": _git_revision()}
+
+
+def _git_revision() -> str | None:
+    """The revision of the checkout that this package runs from, if it does."""
+    here = Path(__file__).parent
+    try:
+        top, revision = (
+            subprocess.run(
+                ["git", "-C", here, "rev-parse", what], capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+            for what in ("--show-toplevel", "HEAD")
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Installed into someone else's repository (a virtual environment in it), its revision says nothing of ours.
+    return revision if (Path(top) / "src" / "ceqr").resolve() in here.resolve().parents else None
+
+
+def read_table(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of a CSV file; a last line that is still being written is left out."""
+    with open(path, newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(line for line in file if line.endswith("\n"))
+
+
+def read_episodes(path: Path) -> Iterator[EpisodeRow]:
+    for row in read_table(path / "episodes.csv"):
+        seed, frame, total, length, nongreedy, least_uncertain = (row[name] for name in EPISODE_COLUMNS)
+        yield EpisodeRow(
+            int(seed), int(frame), float(total), int(length), float(nongreedy), float(least_uncertain)
+        )
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_aside(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _number(value: float) -> str:
+    """Enough digits to tell float32 metrics apart, the same on every run; nothing where there is no number."""
+    return "" if math.isnan(value) else f"{value:.7g}"
+
+
+def _line(cells: Iterable[Any]) -> str:
+    return ",".join(map(str, cells)) + "\n"

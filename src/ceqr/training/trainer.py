@@ -1,0 +1,322 @@
+"""The host's side of training: runs the compiled loop chunk by chunk, and keeps the run directory."""
+
+import dataclasses
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ceqr.agents import agent_classes
+from ceqr.config import RunConfig
+from ceqr.errors import UserError
+from ceqr.networks import parameter_count
+from ceqr.training import checkpoint
+from ceqr.training import run as run_directory
+from ceqr.training.loop import CHUNK_FRAMES, NEVER, Finished, Loop, LoopState
+from ceqr.training.progress import Progress
+from ceqr.training.run import EpisodeRow, Run
+
+CHUNK_SECONDS = 1.0  # how long a chunk should take: progress and interrupts wait for its end
+FIRST_CHUNK = 20  # frames
+
+
+class Diverged(Exception):
+    """A loss was not finite."""
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop; it was saved."""
+
+    def __init__(self, signal_number: int, message: str):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+def build_loop(config: RunConfig[Any]) -> Loop:
+    """The agent of a configuration in its environment."""
+    env = config.make_env()
+    agent_class, _ = agent_classes(config.agent)
+    return Loop(env, agent_class(config.hyper, env.observation_shape, env.num_actions))
+
+
+def start(config: RunConfig[Any], out: Path, quiet: bool = False) -> None:
+    """Trains a new run in the directory `out`."""
+    config.check()
+    loop = build_loop(config)
+    run = run_directory.create(out, config, _metric_columns(loop))
+    try:
+        _train(run, loop, quiet)
+    finally:
+        run.close()
+
+
+def resume(path: Path, frames: int | None = None, quiet: bool = False) -> None:
+    """Goes on with a run, to more frames than it was made for if so asked."""
+    config, packages = run_directory.read_config(path)
+    if frames is not None and frames < config.frames:
+        raise UserError(
+            f"--frames {frames:,} is less than the run's own {config.frames:,}; a run can only be extended."
+        )
+    extended = dataclasses.replace(config, frames=frames or config.frames)
+    extended.check()
+    loop = build_loop(extended)
+    now = run_directory.provenance()["packages"]
+    changed = [
+        f"{name} {packages[name]} -> {now.get(name)}" for name in packages if packages[name] != now.get(name)
+    ]
+    if changed:
+        print(
+            f"Warning: the run was made with other versions ({', '.join(changed)}), "
+            "so it may not end with the same bits as one that was never interrupted.",
+            file=sys.stderr,
+        )
+    run = Run(path, extended, _metric_columns(loop))
+    try:
+        if extended != config:
+            run.write_config()
+        _train(run, loop, quiet)
+    finally:
+        run.close()
+
+
+def load_state(path: Path, loop: Loop, config: RunConfig[Any]) -> tuple[LoopState, dict[str, Any]] | None:
+    """The newest checkpointed state of all seeds."""
+    like = jax.eval_shape(jax.vmap(loop.init), _seeds(config))
+    return checkpoint.load_latest(path / "checkpoints", like)
+
+
+def _seeds(config: RunConfig[Any]) -> jax.Array:
+    return jnp.array(config.seed_numbers, jnp.int32)
+
+
+def _metric_columns(loop: Loop) -> list[str]:
+    tally = jax.eval_shape(loop.init, jnp.int32(0)).tally
+    return [*tally.learning, *tally.acting, "start_value"]
+
+
+def _train(run: Run, loop: Loop, quiet: bool) -> None:
+    config, hyper = run.config, run.config.hyper
+    saved = load_state(run.path, loop, config)
+    if saved is None:
+        states, frame = jax.jit(jax.vmap(loop.init))(_seeds(config)), 0
+        run.begin(None)
+    else:
+        states, meta = saved
+        frame = meta["frame"]
+        run.begin(meta["lengths"])
+    say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    say(
+        f"{config.agent} on {config.env} ({config.protocol} protocol), "
+        f"seeds {config.seed_numbers[0]} to {config.seed_numbers[-1]}, "
+        f"{parameter_count(states.agent.params) // config.seeds:,} parameters each, frames {frame:,} to {config.frames:,}, in {run.path}"
+    )
+    chunks = Chunks(loop, states)
+    logger = Logger(run)
+    stop_at = config.frames
+
+    def save() -> None:
+        lengths = run.flush()
+        checkpoint.save(run.checkpoints, frame, states, {"frame": frame, "lengths": lengths})
+        run.write_summary(frame)
+
+    began = last_save = last_log = time.monotonic()
+    logged = frame
+    with Progress("training", stop_at, start=frame, quiet=quiet) as progress, _signals() as received:
+        while frame < stop_at and not received:
+            end = chunks.next_end(frame, hyper.learning_starts, config.log_every, stop_at)
+            states, finished = chunks.run(states, frame, end)
+            _check_finite(run, states, config)
+            logger.episodes(frame, end, finished)
+            frame = end
+            if frame % config.log_every == 0:
+                states = logger.metrics(frame, states)
+                now = time.monotonic()
+                run.add_timing(frame, now - began, (frame - logged) / (now - last_log))
+                logged, last_log = frame, now
+            progress.update(frame, logger.status(), chunks.frames_per_second)
+            if time.monotonic() - last_save >= config.checkpoint_seconds and frame < stop_at:
+                save()
+                last_save = time.monotonic()
+        save()
+    logger.close()
+    if frame < stop_at:
+        name = signal.Signals(received[0]).name
+        raise Interrupted(
+            received[0],
+            f"Stopped by {name} at frame {frame:,} and saved; go on with 'ceqr resume {run.path}'.",
+        )
+    say(f"Done: {logger.status()}. Results are in {run.path}.")
+
+
+class Chunks:
+    """The compiled chunks, and how long to make them."""
+
+    def __init__(self, loop: Loop, states: LoopState):
+        # Two programs, with and without learning: a branch inside one would copy all weights in every frame. Both are
+        # compiled before the first frame.
+        zero = jnp.int32(0)
+        self._programs = {
+            learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0)
+            .lower(states, zero, zero)
+            .compile()
+            for learning in (False, True)
+        }
+        self._learning_starts = loop.agent.hyper.learning_starts
+        self._frames = FIRST_CHUNK
+        self.frames_per_second: float | None = None  # of all seeds together
+
+    def next_end(self, frame: int, *marks: int) -> int:
+        """Where the chunk from `frame` on ends: after about CHUNK_SECONDS, or at the next mark before that.
+
+        Marks are learning start, log interval and the last frame.
+        """
+        learning_starts, log_every, last = marks
+        stops = [frame + self._frames, (frame // log_every + 1) * log_every, last]
+        if frame < learning_starts:
+            stops.append(learning_starts)
+        return min(stops)
+
+    def run(self, states: LoopState, start: int, stop: int) -> tuple[LoopState, Finished]:
+        began = time.monotonic()
+        program = self._programs[start >= self._learning_starts]
+        states, finished = program(states, jnp.int32(start), jnp.int32(stop))
+        finished = jax.tree.map(np.asarray, finished)  # waits for the chunk
+        rate = (stop - start) / (time.monotonic() - began)
+        self.frames_per_second = rate * finished.ended.shape[1]
+        self._frames = max(1, min(CHUNK_FRAMES, round(rate * CHUNK_SECONDS)))
+        return states, finished
+
+
+class Logger:
+    """Turns what the device returns into rows, and into the line that a person sees."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._seeds = run.config.seed_numbers
+        self._last: dict[str, float] = {}
+        self._board = _Board(run.path) if run.config.tensorboard else None
+
+    def episodes(self, start: int, stop: int, finished: Finished) -> None:
+        ended = finished.ended[: stop - start]
+        rows = [
+            EpisodeRow(
+                seed=self._seeds[s],
+                frame=start + f + 1,
+                total=float(finished.total[f, s]),
+                length=int(finished.length[f, s]),
+                nongreedy=float(finished.nongreedy[f, s]),
+                least_uncertain=float(finished.least_uncertain[f, s]),
+            )
+            for f, s in np.argwhere(ended)  # by frame, then by seed, however the frames were cut into chunks
+        ]
+        self._run.add_episodes(rows)
+        if self._board:
+            for row in rows:
+                self._board.add(
+                    row.seed, row.frame, {"episode/return": row.total, "episode/nongreedy": row.nongreedy}
+                )
+
+    def metrics(self, frame: int, states: LoopState) -> LoopState:
+        """Writes a row for each seed and returns the states with an empty tally."""
+        tally = jax.tree.map(np.asarray, states.tally)
+        start_value = np.asarray(states.episode.start_value)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            columns = {name: total / tally.updates for name, total in tally.learning.items()}
+            columns |= {name: total / tally.frames for name, total in tally.acting.items()}
+        columns["start_value"] = start_value
+        for i, seed in enumerate(self._seeds):
+            values = {name: float(column[i]) for name, column in columns.items()}
+            self._run.add_metrics(seed, frame, values)
+            if self._board:
+                self._board.add(
+                    seed, frame, {f"metrics/{k}": v for k, v in values.items() if not np.isnan(v)}
+                )
+        self._last = {name: float(np.mean(column)) for name, column in columns.items()}
+        return states._replace(tally=jax.tree.map(jnp.zeros_like, states.tally))
+
+    def status(self) -> str:
+        recent = [row for stats in self._run.episodes.values() for row in stats.recent]
+        parts = []
+        if recent:
+            parts.append(f"return {np.mean([r.total for r in recent]):.2f}")
+            parts.append(f"non-greedy {np.mean([r.nongreedy for r in recent]):.1%}")
+        for name, text in (("coverage", "coverage {:.1%}"), ("loss", "loss {:.3f}")):
+            if not np.isnan(self._last.get(name, np.nan)):
+                parts.append(text.format(self._last[name]))
+        return ", ".join(parts)
+
+    def close(self) -> None:
+        if self._board:
+            self._board.close()
+
+
+class _Board:
+    """TensorBoard event files, one folder a seed."""
+
+    def __init__(self, path: Path):
+        require_tensorboard()
+        self._path = path / "tensorboard"
+        self._writers: dict[int, Any] = {}
+
+    def add(self, seed: int, frame: int, values: dict[str, float]) -> None:
+        if seed not in self._writers:
+            from tensorboardX import SummaryWriter
+
+            self._writers[seed] = SummaryWriter(str(self._path / f"seed{seed}"), purge_step=frame)
+        for name, value in values.items():
+            self._writers[seed].add_scalar(name, value, frame)
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+def require_tensorboard() -> None:
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "--tensorboard needs the extra 'tensorboard'; install it with: pip install 'ceqr[tensorboard]'"
+        ) from error
+
+
+def _check_finite(run: Run, states: LoopState, config: RunConfig[Any]) -> None:
+    nonfinite = np.asarray(states.nonfinite)
+    bad = [(int(f), seed) for f, seed in zip(nonfinite, config.seed_numbers, strict=True) if f != NEVER]
+    if bad:
+        frame, seed = min(bad)
+        kept = sorted(run.checkpoints.glob("*.npz"))
+        where = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint had been written yet"
+        raise Diverged(
+            f"The loss of seed {seed} was not finite in frame {frame:,}, so training stopped; {where}."
+        )
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM instead of dying of them; a second one kills as usual."""
+    received: list[int] = []
+    before = {}
+
+    def note(number: int, _frame: Any) -> None:
+        received.append(number)
+        for n, handler in before.items():
+            signal.signal(n, handler)
+
+    try:
+        before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's business
+        before = {}
+    try:
+        yield received
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)
