@@ -12,21 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from jax.test_util import check_grads
+from jax.flatten_util import ravel_pytree
 from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.special import gammaln
 
-from ceqr.losses import (
-    NIG,
-    calibration,
-    evidential,
-    interval_calibration,
-    nig_from_raw,
-    nig_nll,
-    quantile_huber,
-    quantile_levels,
-    uncertainty,
+from ceqr import losses
+from ceqr.losses import NIG, quantile_levels
+
+# Compiled as a whole: without jit, JAX compiles every single operation, and the tests would take minutes.
+nig_from_raw = jax.jit(losses.nig_from_raw)
+nig_nll = jax.jit(losses.nig_nll)
+evidential = jax.jit(losses.evidential, static_argnames=("reg", "levels"))
+uncertainty = jax.jit(losses.uncertainty)
+quantile_huber = jax.jit(losses.quantile_huber, static_argnames="kappa")
+calibration = jax.jit(losses.calibration, static_argnames=("variant", "sharpness"))
+interval_calibration = jax.jit(
+    losses.interval_calibration, static_argnames=("variant", "sharpness", "coverage")
 )
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "losses.npz")
@@ -43,19 +45,23 @@ def f32(*values) -> jax.Array:
     return jnp.array(values, jnp.float32)
 
 
+def gradient(term: Callable, *inputs, of: int | tuple[int, ...] = 0, **options):
+    return jax.jit(jax.grad(partial(term, **options), argnums=of))(*inputs)
+
+
 def every_term(theta, target, nig: NIG) -> dict[str, jax.Array]:
     """All outputs under their names in the golden file."""
     lower, upper = nig.gamma[:, 0], nig.gamma[:, 1]
-    aleatoric, epistemic = uncertainty(nig)
+    aleatoric, epistemic = losses.uncertainty(nig)
     return {
-        "quantile_huber": quantile_huber(theta, target),
-        "quantile_huber_kappa0": quantile_huber(theta, target, kappa=0.0),
-        "nig_nll": nig_nll(target, nig),
-        "evidential": evidential(target, nig),
-        "calibration_paper": calibration(theta, target),
-        "calibration_released": calibration(theta, target, "released"),
-        "interval_paper": interval_calibration(lower, upper, target),
-        "interval_released": interval_calibration(lower, upper, target, "released"),
+        "quantile_huber": losses.quantile_huber(theta, target),
+        "quantile_huber_kappa0": losses.quantile_huber(theta, target, kappa=0.0),
+        "nig_nll": losses.nig_nll(target, nig),
+        "evidential": losses.evidential(target, nig),
+        "calibration_paper": losses.calibration(theta, target),
+        "calibration_released": losses.calibration(theta, target, "released"),
+        "interval_paper": losses.interval_calibration(lower, upper, target),
+        "interval_released": losses.interval_calibration(lower, upper, target, "released"),
         "aleatoric": aleatoric,
         "epistemic": epistemic,
     }
@@ -89,8 +95,20 @@ def test_golden_values(case: int, run: str, dtype: str, rtol: float):
 # Gradients against finite differences.
 
 
-def check_gradients(term: Callable, *inputs) -> None:
-    check_grads(jax.jit(term), inputs, order=1, rtol=1e-6)  # forward and reverse mode
+def check_gradients(term: Callable, *inputs, step: float = 1e-6) -> None:
+    """The gradient with respect to every single input against its central difference."""
+    point, unravel = ravel_pytree(inputs)
+
+    def loss(x):
+        return jnp.sum(term(*unravel(x)))
+
+    @jax.jit
+    def both(x):
+        steps = step * jnp.eye(x.size)
+        above, below = jax.vmap(loss)(x[None] + steps), jax.vmap(loss)(x[None] - steps)
+        return jax.grad(loss)(x), (above - below) / (2 * step)
+
+    assert_allclose(*both(point), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
@@ -126,8 +144,9 @@ def test_gradient_of_evidential_terms(term: Callable):
 
 def test_gradient_of_uncertainty_and_of_the_raw_outputs():
     with jax.enable_x64(True):
-        raw = jax.random.normal(jax.random.key(0), (4, 3, 2, 5), "float64") * 3
-        check_gradients(lambda raw: uncertainty(nig_from_raw(*raw)), raw)
+        raw = jnp.asarray(np.random.default_rng(0).normal(0, 3, (4, 3, 2, 5)))
+        for which in (0, 1):
+            check_gradients(lambda raw, i=which: uncertainty(nig_from_raw(*raw))[i], raw)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -154,7 +173,7 @@ def assert_finite(tree) -> None:
 
 
 @given(raw=float32s(50, 4, 3, 2, 2), theta=float32s(50, 3, 2), target=float32s(1e4, 3, 2))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_nan_or_inf(raw, theta, target):
     assert_finite(terms_and_gradients(raw, theta, target))
 
@@ -172,10 +191,9 @@ def test_no_nan_or_inf_in_any_corner():
 # The NIG parameters and their likelihood.
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_nig_from_raw(wrap: Callable):
+def test_nig_from_raw():
     raw = f32(-50.0, -1.0, 0.0, 2.0, 50.0)
-    nig = wrap(nig_from_raw)(raw, raw, raw, raw)
+    nig = nig_from_raw(raw, raw, raw, raw)
     softplus = np.logaddexp(0, np.asarray(raw, np.float64))
     assert_allclose(nig.gamma, raw)
     assert_allclose(nig.nu, softplus + 1e-6, rtol=1e-6)
@@ -202,18 +220,20 @@ def test_nig_nll_is_a_student_t():
         assert_allclose(nig_nll(y, nig), -log_density, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-6), ("float64", 1e-12)])
-def test_nig_nll_keeps_its_precision_for_any_alpha(dtype: str, atol: float):
+@pytest.mark.parametrize(
+    ("dtype", "rtol", "atol"),
+    # In float64 it is SciPy's own difference, of two numbers near a million, that limits the comparison.
+    [("float32", 3e-7, 2e-7), ("float64", 0.0, 4e-10)],
+)
+def test_nig_nll_keeps_its_precision_for_any_alpha(dtype: str, rtol: float, atol: float):
     # At y = gamma with s = 1 / pi the likelihood is log(Gamma(alpha) / Gamma(alpha + 1/2)) alone. At 1e5 the
-    # difference of two float32 lgamma would be wrong in the first digit.
+    # difference of two float32 lgamma, each near a million, would come in steps of a sixteenth.
     alpha = np.concatenate([1 + np.geomspace(1e-6, 1, 50), np.geomspace(2, 1e5, 100)]).astype(dtype)
     exact = gammaln(alpha.astype(np.float64)) - gammaln(alpha.astype(np.float64) + 0.5)
-    if dtype == "float64":  # SciPy's own difference is no better than this
-        atol = 1e-16 * gammaln(alpha.max()) * 4
     with jax.enable_x64(dtype == "float64"):
         one = jnp.ones_like(jnp.asarray(alpha))
         nig = NIG(0 * one, one, jnp.asarray(alpha), one / (4 * math.pi))
-        assert_allclose(nig_nll(0 * one, nig), exact, rtol=3e-7 if dtype == "float32" else 0, atol=atol)
+        assert_allclose(nig_nll(0 * one, nig), exact, rtol=rtol, atol=atol)
 
 
 def test_the_likelihood_sees_nu_only_through_s():
@@ -226,7 +246,7 @@ def test_the_likelihood_sees_nu_only_through_s():
             return nig_nll(y, nig._replace(nu=nu, beta=s * nu / (2 * (1 + nu))))
 
         assert_allclose(likelihood(100 * nig.nu), nig_nll(y, nig), rtol=1e-12)
-        assert_allclose(jax.grad(lambda nu: likelihood(nu).sum())(nig.nu), 0 * s, atol=1e-12)
+        assert_allclose(gradient(lambda nu: likelihood(nu).sum(), nig.nu), 0 * s, atol=1e-12)
 
 
 def test_nig_nll_takes_targets_with_or_without_the_percentile_axis():
@@ -321,44 +341,44 @@ def test_quantile_huber_with_small_kappa_is_nearly_the_pinball_loss():
 
 
 def test_calibration_by_hand():
-    # tau = 1/4, 3/4. The first quantile lies below both its targets: p = 0 < 1/4, under by 1 and 3. The second
-    # lies above both: p = 1 > 3/4, over by 1 and 2. COV = (1 + 3 + 1 + 2) / 4 = 1.75. Each width is 2: SHARP = 2.
+    # tau = 1/4, 3/4. The first quantile lies below both its targets: p = 0 < 1/4, by 1 and 3. The second
+    # lies above both: p = 1 > 3/4, by 1 and 2. COV = (1 + 3 + 1 + 2) / 4 = 1.75. Each width is 2, so
+    # SHARP = 2.
     theta, target = f32([0, 2], [0, 2]), f32([1, 1], [3, 0])
     assert_allclose(calibration(theta, target), 0.5 * 1.75 + 0.5 * 2)
     assert_allclose(calibration(theta, target, sharpness=0.25), 0.75 * 1.75 + 0.25 * 2)
     # COV pulls the first up and the second down, a quarter each; SHARP draws the two together, a half each.
     # Nothing else: the indicators carry no gradient.
-    assert_allclose(jax.grad(calibration)(theta, target, sharpness=0.0), [[-0.25, 0.25]] * 2)
-    assert_allclose(jax.grad(calibration)(theta, target, sharpness=1.0), [[-0.5, 0.5]] * 2)
+    assert_allclose(gradient(calibration, theta, target, sharpness=0.0), [[-0.25, 0.25]] * 2)
+    assert_allclose(gradient(calibration, theta, target, sharpness=1.0), [[-0.5, 0.5]] * 2)
 
 
 def test_a_calibrated_quantile_is_left_alone():
     # One of four targets below the first quantile, three of four below the second: exactly 1/4 and 3/4.
     theta = jnp.broadcast_to(f32([0, 2]), (4, 2))
     target = f32([-1, -1], [1, -1], [1, 1], [1, 9])
-    value, gradient = jax.value_and_grad(calibration)(theta, target, sharpness=0.0)
-    assert_allclose(value, 0)
-    assert_allclose(gradient, jnp.zeros_like(gradient))
+    assert calibration(theta, target, sharpness=0.0) == 0
+    assert_allclose(gradient(calibration, theta, target, sharpness=0.0), np.zeros((4, 2)))
 
 
-@pytest.mark.parametrize("n", [2, 5])
-def test_crossed_quantiles_are_not_rewarded(n: int):
-    crossed = jnp.arange(n, 0, -1, dtype=jnp.float32)[None, :]
-    value, gradient = jax.value_and_grad(calibration)(crossed, crossed, sharpness=1.0)
-    assert_allclose(value, 0)
-    assert_allclose(gradient, jnp.zeros_like(gradient))
-    assert calibration(-crossed, crossed, sharpness=1.0) > 0
+def test_crossed_quantiles_are_not_rewarded():
+    crossed = f32([5, 4, 3, 2, 1])
+    assert calibration(crossed, crossed, sharpness=1.0) == 0
+    assert_allclose(gradient(calibration, crossed, crossed, sharpness=1.0), np.zeros((1, 5)))
+    # In order, the widths are 4, 2, 0, 2, 4.
+    assert_allclose(calibration(-crossed, crossed, sharpness=1.0), 12 / 5, rtol=1e-6)
 
 
 def test_calibration_released_by_hand():
-    # Levels 1/3, 2/3. error = 1, -2; only the second target lies below: coverage 1/2, short = 1/2, excess = -1.
-    # COV: 1/2 >= 1/3, so -1 * (1/2 - 1/3) = -1/6; 1/2 < 2/3, so 1/2 * (2/3 - 1/2) = 1/12. Mean -1/24: negative.
+    # Levels 1/3, 2/3. error = 1, -2; only the second target lies below: coverage 1/2, short = 1/2,
+    # excess = -1. COV: 1/2 >= 1/3, so -1 * (1/2 - 1/3) = -1/6; 1/2 < 2/3, so 1/2 * (2/3 - 1/2) = 1/12. The
+    # mean is -1/24: negative.
     # Opposite 1 - theta = 1, -1: both targets lie within [0, 1] and [-1, 2], and 1 > |2/3 - 1|, so that the
     # widths 1 and 3 count: SHARP = 2.
     theta, target = f32([0, 2]), f32([1, 0])
     assert_allclose(calibration(theta, target, "released"), 0.5 * -1 / 24 + 0.5 * 2, rtol=1e-6)
     # The lost sign: the second quantile is above its target, and descent drives it further up.
-    assert jax.grad(calibration)(theta, target, "released", sharpness=0.0)[0, 1] < 0
+    assert gradient(calibration, theta, target, variant="released", sharpness=0.0)[0, 1] < 0
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -385,8 +405,8 @@ def test_interval_calibration_by_hand(target, variant, expected: float):
 def bound_gradients(target, **options) -> tuple[jax.Array, jax.Array]:
     """By how much lower = 0 and upper = 2 each raise the loss, summed over the batch of targets [B, 1]."""
     lower, upper = jnp.zeros_like(target), jnp.full_like(target, 2)
-    gradients = jax.grad(interval_calibration, argnums=(0, 1))(lower, upper, target, **options)
-    return gradients[0].sum(), gradients[1].sum()
+    both = gradient(interval_calibration, lower, upper, target, of=(0, 1), **options)
+    return both[0].sum(), both[1].sum()
 
 
 def test_an_under_covered_interval_widens():
@@ -416,7 +436,7 @@ def test_the_coverage_goal_decides_between_the_two():
     )
 
 
-@pytest.mark.parametrize("batch", [10, 20, 30, 70])
+@pytest.mark.parametrize("batch", [10, 70])
 def test_nine_of_ten_is_ninety_percent(batch: int):
     # In floating point 9 / 10 may fall on either side of 0.9; a calibrated interval must not twitch.
     target = jnp.where(jnp.arange(batch)[:, None] % 10 == 0, 3.0, 1.0)
@@ -463,7 +483,7 @@ def test_half_precision_keeps_alpha_above_one(dtype: str):
 
 def test_numpy_arrays_are_welcome():
     theta, target = np.array([[0.0, 2.0]]), np.array([[1.0, -2.0]])
-    assert_allclose(quantile_huber(theta, target), 1.125, rtol=1e-6)  # type: ignore[arg-type]
+    assert_allclose(quantile_huber(theta, target), 1.125, rtol=1e-6)
 
 
 def test_vmap_over_seeds():
@@ -505,10 +525,9 @@ def nig_of(*shape: int) -> NIG:
         (lambda: nig_from_raw(zeros(3), zeros(3), zeros(1), zeros(3)), ["raw_alpha [1]", "raw_beta [3]"]),
     ],
 )
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_wrong_shapes_are_named(call: Callable, named: list[str], wrap: Callable):
+def test_wrong_shapes_are_named(call: Callable, named: list[str]):
     with pytest.raises(ValueError, match="must") as error:
-        wrap(call)()
+        call()
     for text in named:
         assert text in str(error.value)
 
@@ -516,9 +535,9 @@ def test_wrong_shapes_are_named(call: Callable, named: list[str], wrap: Callable
 def test_unknown_variants_are_refused():
     x = zeros(3, 5)
     with pytest.raises(ValueError, match=r"'chung'.*'paper', 'released', 'none'"):
-        calibration(x, x, "chung")  # type: ignore[arg-type]
+        calibration(x, x, "chung")
     with pytest.raises(ValueError, match=r"'chung'.*'paper', 'released', 'none'"):
-        interval_calibration(x, x, x, "chung")  # type: ignore[arg-type]
+        interval_calibration(x, x, x, "chung")
 
 
 def test_impossible_numbers_are_refused():

@@ -78,7 +78,7 @@ def _timed(run: Callable[[int], None], frames: int) -> float:
 
 
 def _loop_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
-    states = jax.jit(jax.vmap(loop.init))(seeds)
+    states = jax.jit(loop.init_seeds)(seeds)
     zero = jnp.int32(0)
     play, learn = (
         jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0).lower(states, zero, zero).compile()
@@ -122,7 +122,7 @@ def _bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
     def chunk(states: AgentState, frames: jax.Array) -> AgentState:
         return jax.lax.fori_loop(0, frames, lambda i, s: jax.vmap(partial(frame, i))(s), states)
 
-    states = jax.jit(jax.vmap(agent.init))(jax.vmap(jax.random.key)(seeds))
+    states = jax.jit(loop.init_seeds)(seeds).agent
 
     def run(frames: int) -> None:
         nonlocal states

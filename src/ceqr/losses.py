@@ -11,7 +11,7 @@ Equations are those of Stutts et al., "Echoes of Socratic Doubt" (UAI 2024), wit
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax import Array
 from jax.nn import relu
 from jax.typing import ArrayLike, DTypeLike
 
-Calibration = Literal["paper", "released", "none"]
+VARIANTS = ("paper", "released", "none")  # of both calibrations
 
 FLOOR = 1e-6  # the least nu, alpha - 1 and beta, so that no uncertainty is ever infinite
 
@@ -85,9 +85,10 @@ def _check_percentiles(nig: NIG) -> None:
 
 
 def _check_variant(variant: str) -> None:
-    known = get_args(Calibration)
-    if variant not in known:
-        raise ValueError(f"unknown calibration variant {variant!r}; known are {', '.join(map(repr, known))}")
+    if variant not in VARIANTS:
+        raise ValueError(
+            f"unknown calibration variant {variant!r}; known are {', '.join(map(repr, VARIANTS))}"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ def _miscovered(covered: Array, goal: ArrayLike) -> tuple[Array, Array]:
 
 
 @_float32_inside
-def calibration(theta: Array, target: Array, variant: Calibration = "paper", sharpness: float = 0.5) -> Array:
+def calibration(theta: Array, target: Array, variant: str = "paper", sharpness: float = 0.5) -> Array:
     """Calibration of the return's quantiles, L_cal = (1 - lambda_cal) COV + lambda_cal SHARP, where
 
         COV   = mean of 1{p_i < tau_i} (y_i - q_i) 1{y_i > q_i} + 1{p_i > tau_i} (q_i - y_i) 1{y_i < q_i},
@@ -332,7 +333,7 @@ def interval_calibration(
     lower: Array,
     upper: Array,
     target: Array,
-    variant: Calibration = "paper",
+    variant: str = "paper",
     sharpness: float = 0.5,
     coverage: float = 0.9,
 ) -> Array:
@@ -344,8 +345,8 @@ def interval_calibration(
 
     L_cal = (1 - lambda_cal) COV + lambda_cal SHARP looks at both bounds. Where the share of the batch inside
     the interval falls short of p, COV is the distance to the targets left outside, which widens it. Where the
-    share exceeds p, COV is the distance from the bounds to the targets inside and SHARP is the width: both
-    tighten it.
+    share exceeds p, COV is the distance of each bound from the targets on its inner side and SHARP is the
+    width: both tighten it. Exactly on the goal, only the interval score remains.
 
     lower, upper, target: [B, N]. sharpness: lambda_cal. Returns a scalar. Variants:
     - "paper": as above. The paper's factor 2 / q leaves q open; with 1 - p the score is proper for a central

@@ -110,7 +110,10 @@ class Replay:
     def sample(self, state: ReplayState, key: jax.Array) -> Batch:
         """Draws transitions uniformly with replacement; the buffer must hold at least one."""
         n = self._slots
-        drawn = jax.random.randint(key, (self.batch_size,), state.oldest, state.newest)
+        # One draw of bits: `randint` makes two, and its remainder is less uneven than replay is large (2^-32 of it).
+        bits = jax.random.bits(key, (self.batch_size,), jnp.uint32)
+        held = (state.newest - state.oldest).astype(jnp.uint32)
+        drawn = state.oldest + (bits % held).astype(jnp.int32)
         slot = state.slots[drawn % n] % n
         return Batch(
             observation=self._unpack(state.observation[slot]),

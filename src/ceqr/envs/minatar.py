@@ -1,4 +1,27 @@
-"""MinAtar's five games as an `Environment`: a small adapter around pgx-minatar."""
+"""MinAtar's five games as an `Environment`: a small adapter around pgx-minatar.
+
+The games are those of the original `minatar` package, step for step: the tests replay thousands of steps of
+it and find the same observations, rewards, ends and difficulty. pgx-minatar alone agrees in Asterix,
+Breakout, Freeway and Space Invaders. In Seaquest it does not, and we correct:
+
+- enemy bullets that leave the screen are never removed; they come back on the other side, and stop others;
+- a submarine that is shot in the step in which it would shoot does not shoot; in the original it does;
+- the last unit of oxygen lasts a step longer, and the gauge of an empty supply is drawn almost full;
+- enemies become faster with the first, third, ... rescue instead of the second, fourth, ...
+
+What remains: pgx-minatar has room for 25 fish, submarines and enemy bullets each (with one more, one is
+lost), where the original has no limit. It should hardly ever matter: 300,000 steps of the original at full
+difficulty, with nothing shot, had at most 23 fish, 16 submarines and 7 enemy bullets at a time.
+
+An episode ends as in the original (Freeway's 2,500 frames are its rule, hence a termination); it is truncated
+only by `max_episode_frames`. The protocols:
+
+- `paper`: no sticky actions, fresh randomness in every episode;
+- `standard`: the same with sticky actions: one step in ten repeats the action before, also the last one of
+  the episode before, as in the original;
+- `released`: no sticky actions, and every episode of a run draws the same random numbers frame by frame, so
+  that the same actions lead to the same episode. The run's numbers follow from the key of its `reset`.
+"""
 
 import dataclasses
 import importlib
@@ -28,6 +51,9 @@ class State(NamedTuple):
     seed: jax.Array  # uint32: the run's environment seed, which protocol `released` replays
 
 
+# What chance decides in a step, drawn whether or not the game asks for it: one draw for all is cheapest.
+
+
 def _no_chance(fields: Fields, key: jax.Array) -> Outcomes:
     return {}
 
@@ -35,7 +61,7 @@ def _no_chance(fields: Fields, key: jax.Array) -> Outcomes:
 def _asterix_chance(fields: Fields, key: jax.Array) -> Outcomes:
     u = jax.random.uniform(key, (3,))
     # The k-th empty row, k uniform; with no empty row the answer is not used.
-    empty = fields["_entities"][:, 0] == 99
+    empty = fields["_entities"][:, 0] == _rules("asterix").INF
     rank = jnp.floor(u[2] * empty.sum()).astype(jnp.int32)
     slot = jnp.argmax(jnp.cumsum(empty) > rank)
     return {"lr": u[0] < 1 / 2, "is_gold": u[1] < 1 / 3, "slot": slot.astype(jnp.int32)}
@@ -85,9 +111,8 @@ _FACTS = {
 def _rules(game: str) -> Any:
     """pgx-minatar's module for the game."""
     try:
-        with (
-            jax.ensure_compile_time_eval()
-        ):  # its module-level arrays must not belong to some function's trace
+        # Its module-level arrays must not belong to the trace of whichever function comes first.
+        with jax.ensure_compile_time_eval():
             return importlib.import_module(f"pgx_minatar.{game}")
     except ImportError as error:
         raise MissingExtra("minatar", "MinAtar") from error
@@ -96,7 +121,10 @@ def _rules(game: str) -> Any:
 def begin(game: str, outcomes: Outcomes) -> Fields:
     """An episode's first state, given what chance decided."""
     rules = _rules(game)
-    return _fields(rules, rules._init_det(**outcomes) if outcomes else rules.State())
+    fields = _fields(rules, rules._init_det(**outcomes) if outcomes else rules.State())
+    return jax.tree.map(
+        jnp.array, fields
+    )  # copies: whoever donates a state must not donate pgx-minatar's constants
 
 
 def advance(
@@ -118,6 +146,7 @@ def observe(game: str, fields: Fields) -> jax.Array:
 
 
 def _fields(rules: Any, state: Any) -> Fields:
+    """What of a pgx state the next step depends on, in types that never change."""
     blank = vars(rules.State())
     return {
         name: jnp.asarray(getattr(state, name), blank[name].dtype)
@@ -250,7 +279,7 @@ def _move_enemies(
 
 @dataclasses.dataclass(frozen=True)
 class MinAtar:
-    """One MinAtar game under one protocol."""
+    """One MinAtar game under one protocol, both described above."""
 
     game: str
     protocol: str = "paper"
@@ -262,9 +291,7 @@ class MinAtar:
         if self.protocol not in PROTOCOLS:
             raise ValueError(nearest("protocol", self.protocol, PROTOCOLS))
         if self.max_episode_frames < 0:
-            raise ValueError(
-                f"max_episode_frames must be 0 (no limit) or more, not {self.max_episode_frames}."
-            )
+            raise ValueError(f"max_episode_frames is 0 (no limit) or more, not {self.max_episode_frames}.")
         _rules(self.game)
 
     @property
@@ -289,17 +316,15 @@ class MinAtar:
         if self.protocol == "released":
             key = jax.random.fold_in(jax.random.key(seed), 0)
         game, observation = self._begin(key)
-        zero = jnp.zeros((), jnp.int32)
-        return State(game, frame=zero, last_action=zero, seed=seed), observation
+        return State(game, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), seed), observation
 
     def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, TimeStep]:
         facts = _FACTS[self.game]
         frame = state.frame + 1
+        chance_key, start_key, sticky_key = jax.random.split(key, 3)
         if self.protocol == "released":
             run = jax.random.key(state.seed)
             chance_key, start_key = jax.random.fold_in(run, frame), jax.random.fold_in(run, 0)
-        else:
-            chance_key, start_key, sticky_key = jax.random.split(key, 3)
         action = jnp.asarray(action, jnp.int32)
         if self.protocol == "standard":
             sticks = jax.random.uniform(sticky_key) < 0.1
@@ -323,14 +348,14 @@ class MinAtar:
     def _begin(self, key: jax.Array) -> tuple[Fields, jax.Array]:
         start = _FACTS[self.game].start
         if start is None:
-            return _fixed_start(self.game)
+            return jax.tree.map(jnp.array, _fixed_start(self.game))
         fields = begin(self.game, start(key))
         return fields, observe(self.game, fields)
 
 
 @cache
-def _fixed_start(game: str) -> tuple[Fields, jax.Array]:
+def _fixed_start(game: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The one start of a game that always starts alike, computed once instead of in every step."""
     with jax.ensure_compile_time_eval():
         fields = begin(game, {})
-        return fields, observe(game, fields)
+        return jax.tree.map(np.asarray, (fields, jax.jit(observe, static_argnums=0)(game, fields)))

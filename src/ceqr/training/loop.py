@@ -103,6 +103,14 @@ class Loop:
             nonfinite=jnp.int32(NEVER),
         )
 
+    def init_seeds(self, seeds: jax.Array) -> LoopState:
+        """The states of several seeds, with a leading axis.
+
+        One after the other: `vmap` would hand LAPACK a batch of matrices to orthogonalise, which it spreads over the very
+        threads that wait for it, and two such batches at once lock up a machine with two cores.
+        """
+        return jax.lax.map(self.init, seeds)
+
     def _empty_tally(self, agent: AgentState, batch: Batch) -> Tally:
         metrics = jax.eval_shape(self.agent.learn, agent, batch)[1]
         zero = jnp.float32(0)
@@ -113,9 +121,18 @@ class Loop:
             learning=dict.fromkeys(metrics, zero),
         )
 
-    def step(self, state: LoopState, frame: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
-        """One frame of one seed; `learning` says (at compile time) whether it may update the agent."""
-        act_key, env_key, sample_key, memory_key = jax.random.split(jax.random.fold_in(state.key, frame), 4)
+    def frame_keys(self, key: jax.Array, frame: jax.Array) -> jax.Array:
+        """The random keys of one frame of one seed."""
+        return jax.random.split(jax.random.fold_in(key, frame), 4)
+
+    def step(
+        self, state: LoopState, frame: jax.Array, keys: jax.Array, learning: bool
+    ) -> tuple[LoopState, Finished]:
+        """One frame of one seed, with its `frame_keys`.
+
+        `learning` says (at compile time) whether it may update the agent.
+        """
+        act_key, env_key, sample_key, memory_key = keys
         if learning:
             action, memory, beliefs, agent, tally, nonfinite = self._act_and_learn(state, frame, act_key)
         else:
@@ -208,15 +225,22 @@ class Loop:
         episode that ended there: [CHUNK_FRAMES, seeds].
         """
         seeds = len(states.nonfinite)
-        one_step = jax.vmap(partial(self.step, learning=learning), in_axes=(0, None))
-        shapes = jax.eval_shape(one_step, states, start)[1]
+        one_step = jax.vmap(partial(self.step, learning=learning), in_axes=(0, None, 0))
+        # All keys at once: derived frame by frame, they would take a good part of a small network's frame.
+        seeds_keys = jax.vmap(self.frame_keys, in_axes=(0, None))
+        keys = jax.vmap(seeds_keys, in_axes=(None, 0))(states.key, start + jnp.arange(CHUNK_FRAMES))
+        shapes = jax.eval_shape(one_step, states, start, keys[0])[1]
         log = jax.tree.map(lambda x: jnp.zeros((CHUNK_FRAMES, *x.shape), x.dtype), shapes)
         assert log.ended.shape == (CHUNK_FRAMES, seeds)
 
         def one_frame(frame: jax.Array, carry: tuple[LoopState, Finished]) -> tuple[LoopState, Finished]:
             states, log = carry
-            states, finished = one_step(states, frame)
-            return states, jax.tree.map(lambda rows, row: rows.at[frame - start].set(row), log, finished)
+            states, finished = one_step(states, frame, keys[frame - start])
+            return states, jax.tree.map(
+                lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, frame - start, 0),
+                log,
+                finished,
+            )
 
         period = self.agent.hyper.target_period
 

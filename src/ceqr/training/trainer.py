@@ -89,7 +89,7 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False) -> None:
 
 def load_state(path: Path, loop: Loop, config: RunConfig[Any]) -> tuple[LoopState, dict[str, Any]] | None:
     """The newest checkpointed state of all seeds."""
-    like = jax.eval_shape(jax.vmap(loop.init), _seeds(config))
+    like = jax.eval_shape(loop.init_seeds, _seeds(config))
     return checkpoint.load_latest(path / "checkpoints", like)
 
 
@@ -106,17 +106,17 @@ def _train(run: Run, loop: Loop, quiet: bool) -> None:
     config, hyper = run.config, run.config.hyper
     saved = load_state(run.path, loop, config)
     if saved is None:
-        states, frame = jax.jit(jax.vmap(loop.init))(_seeds(config)), 0
+        states, frame = jax.jit(loop.init_seeds)(_seeds(config)), 0
         run.begin(None)
     else:
         states, meta = saved
         frame = meta["frame"]
         run.begin(meta["lengths"])
     say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    parameters = parameter_count(states.agent.params) // config.seeds
     say(
-        f"{config.agent} on {config.env} ({config.protocol} protocol), "
-        f"seeds {config.seed_numbers[0]} to {config.seed_numbers[-1]}, "
-        f"{parameter_count(states.agent.params) // config.seeds:,} parameters each, frames {frame:,} to {config.frames:,}, in {run.path}"
+        f"Training {config.agent} on {config.env} ({config.protocol} protocol) from frame {frame:,} to {config.frames:,}: "
+        f"{config.seeds} seed(s) from {config.seed_start} on, {parameters:,} parameters each, in {run.path}"
     )
     chunks = Chunks(loop, states)
     logger = Logger(run)
@@ -129,7 +129,7 @@ def _train(run: Run, loop: Loop, quiet: bool) -> None:
 
     began = last_save = last_log = time.monotonic()
     logged = frame
-    with Progress("training", stop_at, start=frame, quiet=quiet) as progress, _signals() as received:
+    with Progress(f"training {config.seeds} seed(s)", stop_at, start=frame, quiet=quiet) as progress, _signals() as received:
         while frame < stop_at and not received:
             end = chunks.next_end(frame, hyper.learning_starts, config.log_every, stop_at)
             states, finished = chunks.run(states, frame, end)
@@ -160,8 +160,8 @@ class Chunks:
     """The compiled chunks, and how long to make them."""
 
     def __init__(self, loop: Loop, states: LoopState):
-        # Two programs, with and without learning: a branch inside one would copy all weights in every frame. Both are
-        # compiled before the first frame.
+        # Two programs, with and without learning: a branch inside one would copy all weights in every frame.
+        # Both are compiled before the first frame.
         zero = jnp.int32(0)
         self._programs = {
             learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0)
@@ -171,7 +171,7 @@ class Chunks:
         }
         self._learning_starts = loop.agent.hyper.learning_starts
         self._frames = FIRST_CHUNK
-        self.frames_per_second: float | None = None  # of all seeds together
+        self.frames_per_second: float | None = None  # of each seed
 
     def next_end(self, frame: int, *marks: int) -> int:
         """Where the chunk from `frame` on ends: after about CHUNK_SECONDS, or at the next mark before that.
@@ -189,8 +189,7 @@ class Chunks:
         program = self._programs[start >= self._learning_starts]
         states, finished = program(states, jnp.int32(start), jnp.int32(stop))
         finished = jax.tree.map(np.asarray, finished)  # waits for the chunk
-        rate = (stop - start) / (time.monotonic() - began)
-        self.frames_per_second = rate * finished.ended.shape[1]
+        self.frames_per_second = rate = (stop - start) / (time.monotonic() - began)
         self._frames = max(1, min(CHUNK_FRAMES, round(rate * CHUNK_SECONDS)))
         return states, finished
 

@@ -1,0 +1,26 @@
+"""What all tests share: one compilation cache, so that each small program is compiled once a session."""
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+TINY = [
+    "--hidden", "16", "--quantiles", "5", "--batch-size", "8", "--replay-size", "300",
+    "--learning-starts", "60", "--target-period", "50", "--log-every", "50", "--quiet",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder: Path = tmp_path_factory.mktemp("cache")
+    os.environ["CEQR_CACHE_DIR"] = str(folder)  # subprocesses, too
+    jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """Options of `ceqr train` for a run of seconds."""
+    return list(TINY)

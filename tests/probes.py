@@ -1,0 +1,86 @@
+"""Environments so small that their optimum and the distribution of their returns are known on paper."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ceqr.envs.base import TimeStep
+
+
+class ChainState(NamedTuple):
+    position: jax.Array
+    frame: jax.Array
+
+
+@dataclass(frozen=True)
+class NoisyChain:
+    """Three steps long, two actions. At each step, action 1 goes on and action 0 gives up.
+
+    Giving up pays 0.5 and ends the episode. Going on pays nothing until the third step, which pays Normal(1.5, 1) and
+    ends it. With discount 0.9 the return of always going on is 0.81 * Normal(1.5, 1) = Normal(1.215, 0.81 deviation) at
+    the start and its mean is above 0.5 at every step, so going on is optimal everywhere.
+    """
+
+    length: int = 3
+    pay: float = 1.5
+    noise: float = 1.0
+    consolation: float = 0.5
+    limit: int = 0  # frames after which an episode is truncated; 0 for none
+
+    name = "probe/noisy-chain"
+    num_actions = 2
+    observation_dtype: Any = np.dtype(np.float32)
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        return (self.length + 1,)
+
+    def _observe(self, position: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(position, self.length + 1, dtype=jnp.float32)
+
+    def reset(self, key: jax.Array) -> tuple[ChainState, jax.Array]:
+        zero = jnp.int32(0)
+        return ChainState(zero, zero), self._observe(zero)
+
+    def step(self, state: ChainState, action: jax.Array, key: jax.Array) -> tuple[ChainState, TimeStep]:
+        onward = action == 1
+        position = state.position + 1
+        arrived = onward & (position == self.length)
+        pay = self.pay + self.noise * jax.random.normal(key)
+        reward = jnp.where(arrived, pay, jnp.where(onward, 0.0, self.consolation)).astype(jnp.float32)
+        terminated = ~onward | arrived
+        frame = state.frame + 1
+        truncated = ~terminated & (frame >= self.limit) if self.limit else jnp.zeros((), bool)
+        over = terminated | truncated
+        successor = self._observe(position)
+        after = ChainState(jnp.where(over, 0, position), jnp.where(over, 0, frame))
+        return after, TimeStep(self._observe(after.position), successor, reward, terminated, truncated)
+
+
+@dataclass(frozen=True)
+class Treadmill:
+    """One state, one useful action, no end: every step pays 1 and every `limit` steps the episode is truncated.
+
+    Because truncation bootstraps, the value is 1 / (1 - discount) and not the sum of `limit` rewards.
+    """
+
+    limit: int = 5
+
+    name = "probe/treadmill"
+    num_actions = 2
+    observation_shape = (1,)
+    observation_dtype: Any = np.dtype(np.float32)
+
+    def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.int32(0), jnp.ones(1)
+
+    def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, TimeStep]:
+        frame = state + 1
+        truncated = frame >= self.limit
+        reward = jnp.float32(1)
+        return jnp.where(truncated, 0, frame), TimeStep(
+            jnp.ones(1), jnp.ones(1), reward, jnp.zeros((), bool), truncated
+        )
