@@ -27,9 +27,7 @@ evidential = jax.jit(losses.evidential, static_argnames=("reg", "levels"))
 uncertainty = jax.jit(losses.uncertainty)
 quantile_huber = jax.jit(losses.quantile_huber, static_argnames="kappa")
 calibration = jax.jit(losses.calibration, static_argnames=("variant", "sharpness"))
-interval_calibration = jax.jit(
-    losses.interval_calibration, static_argnames=("variant", "sharpness", "coverage")
-)
+interval_calibration = jax.jit(losses.interval_calibration, static_argnames=("variant", "sharpness", "coverage"))
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "losses.npz")
 
@@ -431,9 +429,7 @@ def test_the_coverage_goal_decides_between_the_two():
     # 0.9: COV = (0 + 1) / 2, score = 2 + 20 / 2. 0.1: COV = ((1 + 1) + (0 + 3)) / 2, SHARP = 2,
     # score = 2 + 2 / 0.9 / 2.
     assert_allclose(interval_calibration(*bounds, target, coverage=0.9), 0.5 * 0.5 + 12, rtol=1e-6)
-    assert_allclose(
-        interval_calibration(*bounds, target, coverage=0.1), 0.5 * 2.5 + 0.5 * 2 + 2 + 1 / 0.9, rtol=1e-6
-    )
+    assert_allclose(interval_calibration(*bounds, target, coverage=0.1), 0.5 * 2.5 + 0.5 * 2 + 2 + 1 / 0.9, rtol=1e-6)
 
 
 @pytest.mark.parametrize("batch", [10, 70])

@@ -175,14 +175,10 @@ def evaluate(argv: Sequence[str]) -> int:
     print(f"{result['run']} at frame {result['frame']:,}: return of {args.episodes} greedy episodes a seed")
     rows = [(f"seed {s['seed']}", s) for s in result["seeds"]] + [("overall", result["overall"])]
     for name, row in rows:
-        print(
-            f"  {name:<10} mean {row['mean']:8.2f}  std {row['std']:7.2f}  min {row['min']:g}  max {row['max']:g}"
-        )
+        print(f"  {name:<10} mean {row['mean']:8.2f}  std {row['std']:7.2f}  min {row['min']:g}  max {row['max']:g}")
     cut = sum(s["cut"] for s in result["seeds"])
     if cut:
-        print(
-            f"  {cut} episode(s) had not ended after {args.max_episode_frames:,} frames and count as they stood."
-        )
+        print(f"  {cut} episode(s) had not ended after {args.max_episode_frames:,} frames and count as they stood.")
     return 0
 
 
@@ -205,8 +201,7 @@ def bench(argv: Sequence[str]) -> int:
 
     config = dataclasses.replace(default_config(args.agent, "paper", args.env), seeds=args.seeds)
     configs = [
-        dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, hidden=(units,)))
-        for units in args.hidden
+        dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, hidden=(units,))) for units in args.hidden
     ]
     for each in configs:
         each.check()
@@ -226,9 +221,7 @@ def bench(argv: Sequence[str]) -> int:
         return 0
     print(f"{'hidden':>8} {'parameters':>12} {'whole loop':>14} {'bare arithmetic':>18} {'ratio':>7}")
     for r in results:
-        print(
-            f"{r.hidden[0]:>8} {r.parameters:>12,} {r.loop:>10,.1f} fr/s {r.bare:>14,.1f} fr/s {r.ratio:>6.2f}"
-        )
+        print(f"{r.hidden[0]:>8} {r.parameters:>12,} {r.loop:>10,.1f} fr/s {r.bare:>14,.1f} fr/s {r.ratio:>6.2f}")
     return 0
 
 
@@ -288,11 +281,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"ceqr {importlib.metadata.version('ceqr')}")
         return 0
-    warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
     try:
         if argv[0] not in COMMANDS:
             raise UserError(f"Unknown command {argv[0]!r}: known are {', '.join(COMMANDS)}.")
-        return COMMANDS[argv[0]][0](argv[1:])
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"Warning: {message}", file=sys.stderr)
+            return COMMANDS[argv[0]][0](argv[1:])
     except UserError as error:
         return _fail(error, EXIT_USAGE)
     except OSError as error:

@@ -53,10 +53,7 @@ class Evaluation:
         return {
             "run": self.run,
             "frame": self.frame,
-            "seeds": [
-                {"seed": s.seed, "cut": s.cut, **_describe(s.returns), "returns": s.returns}
-                for s in self.seeds
-            ],
+            "seeds": [{"seed": s.seed, "cut": s.cut, **_describe(s.returns), "returns": s.returns} for s in self.seeds],
             "overall": _describe(everything),
         }
 
@@ -100,9 +97,7 @@ def evaluate(path: Path, episodes: int, max_episode_frames: int, quiet: bool = F
     return Evaluation(str(path), meta["frame"], results)
 
 
-def play(
-    loop: Loop, network: Any, key: jax.Array, episodes: int, limit: int, report: Any = lambda over: None
-) -> Games:
+def play(loop: Loop, network: Any, key: jax.Array, episodes: int, limit: int, report: Any = lambda over: None) -> Games:
     """Plays one greedy episode in each of `episodes` games, to its end or to the limit in frames.
 
     Each game plays exactly one episode: counting the first so many to finish would favour short ones.
@@ -121,9 +116,7 @@ def play(
     return games
 
 
-def _advance(
-    loop: Loop, network: Any, games: Games, key: jax.Array, start: jax.Array, stop: jax.Array
-) -> Games:
+def _advance(loop: Loop, network: Any, games: Games, key: jax.Array, start: jax.Array, stop: jax.Array) -> Games:
     def step(i: jax.Array, games: Games) -> Games:
         keys = jax.random.split(jax.random.fold_in(key, i), len(games.total))
         actions = loop.agent.act_greedily(network, games.observation)

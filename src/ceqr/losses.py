@@ -86,9 +86,7 @@ def _check_percentiles(nig: NIG) -> None:
 
 def _check_variant(variant: str) -> None:
     if variant not in VARIANTS:
-        raise ValueError(
-            f"unknown calibration variant {variant!r}; known are {', '.join(map(repr, VARIANTS))}"
-        )
+        raise ValueError(f"unknown calibration variant {variant!r}; known are {', '.join(map(repr, VARIANTS))}")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -174,9 +172,7 @@ def nig_nll(y: Array, nig: NIG) -> Array:
 
 
 @_float32_inside
-def evidential(
-    target: Array, nig: NIG, reg: float = 0.5, *, levels: tuple[float, float] = (0.05, 0.95)
-) -> Array:
+def evidential(target: Array, nig: NIG, reg: float = 0.5, *, levels: tuple[float, float] = (0.05, 0.95)) -> Array:
     """Evidential regression on both percentiles, L_evi = L_NLL + lambda_reg L_reg, with
 
         L_reg = Phi [1{y >= gamma} q (y - gamma) + 1{y < gamma} (1 - q) (gamma - y)],

@@ -64,9 +64,7 @@ class Conv3x3(eqx.Module):
     linear: Linear
     padding: int = eqx.field(static=True)
 
-    def __init__(
-        self, key: jax.Array, channels: int, filters: int, padding: int, gain: float = ORTHOGONAL_GAIN
-    ):
+    def __init__(self, key: jax.Array, channels: int, filters: int, padding: int, gain: float = ORTHOGONAL_GAIN):
         self.linear = Linear(key, 9 * channels, filters, gain)
         self.padding = padding
 

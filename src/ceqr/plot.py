@@ -48,10 +48,7 @@ def plot(path: Path, out: Path | None = None) -> Path:
     returns.set_ylabel(f"return\n(running mean of {RECENT_EPISODES} episodes)")
     _curves(
         nongreedy,
-        {
-            s: ([r.frame for r in rows], 100 * smooth([r.nongreedy for r in rows]))
-            for s, rows in episodes.items()
-        },
+        {s: ([r.frame for r in rows], 100 * smooth([r.nongreedy for r in rows])) for s, rows in episodes.items()},
     )
     nongreedy.set_ylabel(f"non-greedy actions (%)\n(running mean of {RECENT_EPISODES} episodes)")
     for axis, column, label, scale in (
@@ -63,9 +60,7 @@ def plot(path: Path, out: Path | None = None) -> Path:
         _curves(axis, {seed: _column(rows, column, scale) for seed, rows in metrics.items()})
         axis.set_ylabel(label)
     coverage.axhline(90, color="grey", linestyle=":", linewidth=1)
-    coverage.annotate(
-        "goal", (0.01, 90), xycoords=("axes fraction", "data"), va="bottom", color="grey", fontsize=8
-    )
+    coverage.annotate("goal", (0.01, 90), xycoords=("axes fraction", "data"), va="bottom", color="grey", fontsize=8)
     for axis in axes[1]:
         axis.set_xlabel("frames")
     for axis in axes.flat:

@@ -29,9 +29,7 @@ class ReplayState(NamedTuple):
     action: jax.Array  # [C] int32
     reward: jax.Array  # [C] float32
     terminated: jax.Array  # [C] bool
-    slots: (
-        jax.Array
-    )  # [C] int32: running number of a transition (mod C) -> its slot, counted without wrapping
+    slots: jax.Array  # [C] int32: running number of a transition (mod C) -> its slot, counted without wrapping
     head: jax.Array  # slot of the next transition, counted without wrapping
     newest: jax.Array  # running number of the next transition: how many were ever added
     oldest: jax.Array  # running number of the oldest transition still whole

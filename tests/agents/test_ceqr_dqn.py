@@ -41,7 +41,9 @@ def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
     state: AgentState, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
-    monkeypatch.setattr(losses, "quantile_huber", lambda theta, target, kappa: seen.update(theta=theta, y=target) or 0.0)
+    monkeypatch.setattr(
+        losses, "quantile_huber", lambda theta, target, kappa: seen.update(theta=theta, y=target) or 0.0
+    )
     # Two actions with means 2.5 and 4: the second is best. r = 1, discount 0.99:
     #   1 + 0.99 * [1, 3, 5, 7] = [1.99, 3.97, 5.95, 7.93], and where terminated just [1, 1, 1, 1].
     quantiles = jnp.array([[[1.0, 2, 3, 4], [1.0, 3, 5, 7]]] * 2)

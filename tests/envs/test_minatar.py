@@ -301,9 +301,7 @@ def replay(game: str, first_start: Any, action: Any, outcomes: Any, start: Any, 
 @pytest.mark.parametrize("game", GAMES)
 def test_same_game_as_the_original(game: str, policy: str) -> None:
     theirs = record(game, policy)
-    first, ours = replay(
-        game, theirs.first_start, theirs.action, theirs.outcomes, theirs.start, theirs.terminated
-    )
+    first, ours = replay(game, theirs.first_start, theirs.action, theirs.outcomes, theirs.start, theirs.terminated)
     np.testing.assert_array_equal(first, theirs.first)
     expected = (theirs.observation, theirs.reward, theirs.terminated, theirs.difficulty, theirs.fresh)
     names = ("observation", "reward", "terminated", "difficulty", "fresh")

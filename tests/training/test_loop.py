@@ -81,9 +81,7 @@ def test_a_seed_alone_and_among_others() -> None:
     assert _bits(_seed(alone, 0)) == _bits(_seed(among, 1))
     alone, _ = _run(CHAIN, alone, 20, 23)
     among, _ = _run(CHAIN, among, 20, 23)
-    for a, b in zip(
-        jax.tree.leaves(_seed(alone.agent, 0)), jax.tree.leaves(_seed(among.agent, 1)), strict=True
-    ):
+    for a, b in zip(jax.tree.leaves(_seed(alone.agent, 0)), jax.tree.leaves(_seed(among.agent, 1)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 

@@ -128,9 +128,7 @@ class Agent(abc.ABC):
         """The action that looks best after its own doubt is subtracted."""
 
     @abc.abstractmethod
-    def loss(
-        self, outputs: Outputs, target_outputs: Outputs, batch: Batch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: Outputs, target_outputs: Outputs, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The scalar to minimise, and what to log; `target_outputs` are the target network's for the successors."""
 
     def init_memory(self, key: jax.Array) -> Memory:
@@ -187,9 +185,7 @@ class Agent(abc.ABC):
         action = self.explore(beliefs, memory, key)
         return action, memory, beliefs, self._apply(state, grads), metrics
 
-    def _total_loss(
-        self, outputs: Outputs, state: AgentState, batch: Batch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def _total_loss(self, outputs: Outputs, state: AgentState, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
         target_outputs = jax.lax.stop_gradient(state.target(batch.successor))
         loss, metrics = self.loss(outputs, target_outputs, batch)
         return loss, {"loss": loss, **metrics}

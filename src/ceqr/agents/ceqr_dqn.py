@@ -104,9 +104,7 @@ class CEQRDQN(Agent):
     hyper: CEQRDQNHyperparameters
 
     def network(self, key: jax.Array) -> CEQRNetwork:
-        return CEQRNetwork(
-            key, self.observation_shape, self.num_actions, self.hyper.hidden, self.hyper.quantiles
-        )
+        return CEQRNetwork(key, self.observation_shape, self.num_actions, self.hyper.hidden, self.hyper.quantiles)
 
     def beliefs(self, outputs: CEQROutputs) -> Beliefs:
         aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))

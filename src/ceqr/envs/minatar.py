@@ -122,14 +122,10 @@ def begin(game: str, outcomes: Outcomes) -> Fields:
     """An episode's first state, given what chance decided."""
     rules = _rules(game)
     fields = _fields(rules, rules._init_det(**outcomes) if outcomes else rules.State())
-    return jax.tree.map(
-        jnp.array, fields
-    )  # copies: whoever donates a state must not donate pgx-minatar's constants
+    return jax.tree.map(jnp.array, fields)  # copies: whoever donates a state must not donate pgx-minatar's constants
 
 
-def advance(
-    game: str, fields: Fields, action: jax.Array, outcomes: Outcomes
-) -> tuple[Fields, jax.Array, jax.Array]:
+def advance(game: str, fields: Fields, action: jax.Array, outcomes: Outcomes) -> tuple[Fields, jax.Array, jax.Array]:
     """One step given what chance decided: the new state, the reward and whether the game is over."""
     rules = _rules(game)
     step = partial(_seaquest_step, rules) if game == "seaquest" else rules._step_det
@@ -171,9 +167,7 @@ def _seaquest_step(
     instead of one after the other, which is also several times faster.
     """
     due = state._e_spawn_timer == 0
-    subs, fish = rules._spawn_enemy(
-        state._e_subs, state._e_fish, state._move_speed, enemy_lr, is_sub, enemy_y
-    )
+    subs, fish = rules._spawn_enemy(state._e_subs, state._e_fish, state._move_speed, enemy_lr, is_sub, enemy_y)
     subs, fish = jnp.where(due, subs, state._e_subs), jnp.where(due, fish, state._e_fish)
     e_spawn_timer = jnp.where(due, state._e_spawn_speed, state._e_spawn_timer)
     due = state._d_spawn_timer == 0

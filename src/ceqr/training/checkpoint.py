@@ -78,8 +78,7 @@ def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
     """Saves a PyTree and a little JSON as the checkpoint of that frame, and drops all but the last two."""
     folder.mkdir(exist_ok=True)
     arrays = {
-        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        for name, leaf in _named_leaves(tree)
+        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for name, leaf in _named_leaves(tree)
     }
     assert META not in arrays
     path = folder / f"{frame:012d}.npz"
@@ -120,16 +119,12 @@ def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
             continue
         return _load(path, like)
     if complete:
-        raise UserError(
-            f"No checkpoint in {folder} matches its checksum, so the run cannot go on; train it anew."
-        )
+        raise UserError(f"No checkpoint in {folder} matches its checksum, so the run cannot go on; train it anew.")
     return None
 
 
 def _load(path: Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
-    incompatible = UserError(
-        f"Checkpoint {path} was made by an incompatible version of ceqr or of its configuration."
-    )
+    incompatible = UserError(f"Checkpoint {path} was made by an incompatible version of ceqr or of its configuration.")
     try:
         with np.load(path, allow_pickle=False) as file:
             meta = json.loads(str(file[META]))

@@ -77,9 +77,7 @@ class Loop:
     @property
     def replay(self) -> Replay:
         hyper = self.agent.hyper
-        return Replay(
-            hyper.replay_size, hyper.batch_size, self.env.observation_shape, self.env.observation_dtype
-        )
+        return Replay(hyper.replay_size, hyper.batch_size, self.env.observation_shape, self.env.observation_dtype)
 
     def init(self, seed: jax.Array) -> LoopState:
         """The state of a seed (an integer) before its first frame."""
@@ -125,9 +123,7 @@ class Loop:
         """The random keys of one frame of one seed."""
         return jax.random.split(jax.random.fold_in(key, frame), 4)
 
-    def step(
-        self, state: LoopState, frame: jax.Array, keys: jax.Array, learning: bool
-    ) -> tuple[LoopState, Finished]:
+    def step(self, state: LoopState, frame: jax.Array, keys: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
         """One frame of one seed, with its `frame_keys`.
 
         `learning` says (at compile time) whether it may update the agent.
@@ -216,9 +212,7 @@ class Loop:
         # The value at the start is kept until the next episode has one of its own, so that it can always be logged.
         return _where(ended, _new_episode()._replace(start_value=episode.start_value), episode), finished
 
-    def chunk(
-        self, states: LoopState, start: jax.Array, stop: jax.Array, learning: bool
-    ) -> tuple[LoopState, Finished]:
+    def chunk(self, states: LoopState, start: jax.Array, stop: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
         """Frames `start` to `stop` - 1 (at most CHUNK_FRAMES of them) of all seeds.
 
         `states` has a leading axis of seeds. The second result holds, for each frame of the chunk and each seed, the

@@ -81,9 +81,7 @@ class Run:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise UserError(
-                f"{path} is in use by another process; wait for it to end or stop it first."
-            ) from error
+            raise UserError(f"{path} is in use by another process; wait for it to end or stop it first.") from error
 
     @property
     def checkpoints(self) -> Path:
@@ -96,9 +94,7 @@ class Run:
             file = open(self.path / name, "a+", newline="", encoding="utf-8")  # noqa: SIM115
             size = 0 if lengths is None else lengths[name]
             if file.seek(0, os.SEEK_END) < size:
-                raise UserError(
-                    f"{self.path / name} is shorter than its checkpoint says, so the run cannot go on."
-                )
+                raise UserError(f"{self.path / name} is shorter than its checkpoint says, so the run cannot go on.")
             file.truncate(size)
             if lengths is None:
                 file.write(_line(columns))
@@ -141,9 +137,7 @@ class Run:
         return lengths
 
     def write_config(self) -> None:
-        write_json(
-            self.path / "config.json", {"format": FORMAT, **provenance(), "config": self.config.to_json()}
-        )
+        write_json(self.path / "config.json", {"format": FORMAT, **provenance(), "config": self.config.to_json()})
 
     def write_summary(self, frame: int) -> None:
         seeds = [
@@ -172,9 +166,7 @@ def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) ->
     except OSError as error:
         raise UserError(f"Cannot write to {path}: {error.strerror}; choose another --out.") from error
     if (path / "config.json").exists():
-        raise UserError(
-            f"{path} already holds a run; go on with 'ceqr resume {path}' or choose another --out."
-        )
+        raise UserError(f"{path} already holds a run; go on with 'ceqr resume {path}' or choose another --out.")
     if held:
         raise UserError(f"{path} is not empty; choose another --out.")
     if not os.access(path, os.W_OK):
@@ -195,9 +187,7 @@ def read_config(path: Path) -> tuple[RunConfig[Any], dict[str, str]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path / 'config.json'} cannot be read: {error}.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise UserError(
-            f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT})."
-        )
+        raise UserError(f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT}).")
     try:
         return from_json(content["config"]), content.get("packages", {})
     except (UserError, KeyError, TypeError, AttributeError) as error:
@@ -240,9 +230,7 @@ def read_table(path: Path) -> Iterator[dict[str, str]]:
 def read_episodes(path: Path) -> Iterator[EpisodeRow]:
     for row in read_table(path / "episodes.csv"):
         seed, frame, total, length, nongreedy, least_uncertain = (row[name] for name in EPISODE_COLUMNS)
-        yield EpisodeRow(
-            int(seed), int(frame), float(total), int(length), float(nongreedy), float(least_uncertain)
-        )
+        yield EpisodeRow(int(seed), int(frame), float(total), int(length), float(nongreedy), float(least_uncertain))
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -69,9 +69,7 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False) -> None:
     extended.check()
     loop = build_loop(extended)
     now = run_directory.provenance()["packages"]
-    changed = [
-        f"{name} {packages[name]} -> {now.get(name)}" for name in packages if packages[name] != now.get(name)
-    ]
+    changed = [f"{name} {packages[name]} -> {now.get(name)}" for name in packages if packages[name] != now.get(name)]
     if changed:
         print(
             f"Warning: the run was made with other versions ({', '.join(changed)}), "
@@ -129,7 +127,10 @@ def _train(run: Run, loop: Loop, quiet: bool) -> None:
 
     began = last_save = last_log = time.monotonic()
     logged = frame
-    with Progress(f"training {config.seeds} seed(s)", stop_at, start=frame, quiet=quiet) as progress, _signals() as received:
+    with (
+        Progress(f"training {config.seeds} seed(s)", stop_at, start=frame, quiet=quiet) as progress,
+        _signals() as received,
+    ):
         while frame < stop_at and not received:
             end = chunks.next_end(frame, hyper.learning_starts, config.log_every, stop_at)
             states, finished = chunks.run(states, frame, end)
@@ -219,9 +220,7 @@ class Logger:
         self._run.add_episodes(rows)
         if self._board:
             for row in rows:
-                self._board.add(
-                    row.seed, row.frame, {"episode/return": row.total, "episode/nongreedy": row.nongreedy}
-                )
+                self._board.add(row.seed, row.frame, {"episode/return": row.total, "episode/nongreedy": row.nongreedy})
 
     def metrics(self, frame: int, states: LoopState) -> LoopState:
         """Writes a row for each seed and returns the states with an empty tally."""
@@ -235,9 +234,7 @@ class Logger:
             values = {name: float(column[i]) for name, column in columns.items()}
             self._run.add_metrics(seed, frame, values)
             if self._board:
-                self._board.add(
-                    seed, frame, {f"metrics/{k}": v for k, v in values.items() if not np.isnan(v)}
-                )
+                self._board.add(seed, frame, {f"metrics/{k}": v for k, v in values.items() if not np.isnan(v)})
         self._last = {name: float(np.mean(column)) for name, column in columns.items()}
         return states._replace(tally=jax.tree.map(jnp.zeros_like, states.tally))
 
@@ -294,9 +291,7 @@ def _check_finite(run: Run, states: LoopState, config: RunConfig[Any]) -> None:
         frame, seed = min(bad)
         kept = sorted(run.checkpoints.glob("*.npz"))
         where = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint had been written yet"
-        raise Diverged(
-            f"The loss of seed {seed} was not finite in frame {frame:,}, so training stopped; {where}."
-        )
+        raise Diverged(f"The loss of seed {seed} was not finite in frame {frame:,}, so training stopped; {where}.")
 
 
 @contextmanager

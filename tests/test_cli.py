@@ -1,0 +1,254 @@
+"""The command line as a newcomer meets it: help, mistakes, and what each command prints."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ceqr.cli import COMMANDS, main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small finished run."""
+    from tests.conftest import TINY
+
+    out = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", *TINY, "--seeds", "2", "--seed-start", "7", "--frames", "300", "--out", str(out)]) == 0
+    return out
+
+
+def test_help_needs_no_jax() -> None:
+    script = "import sys; from ceqr.cli import main; code = main(['--help']); assert 'jax' not in sys.modules; sys.exit(code)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"ceqr {command}" in capsys.readouterr().out
+
+
+def test_train_has_an_option_for_every_hyperparameter(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    for option in (
+        "batch-size", "quantiles", "replay-size", "learning-starts", "target-period", "discount", "frames", "learning-rate",
+        "adam-eps", "update-every", "kappa", "lambda-al", "lambda-ep", "lambda-reg", "lambda-cal", "calibration", "hidden",
+        "env", "agent", "preset", "protocol", "seeds", "seed-start", "out",
+    ):  # fmt: skip
+        assert f"--{option} " in text, option
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--env", "minatar/breakot"], "did you mean 'minatar/breakout'"),
+        (["--env", "chess"], "known are minatar/asterix"),
+        (["--agent", "ceqr"], "did you mean 'ceqr-dqn'"),
+        (["--preset", "slow"], "Unknown preset 'slow'"),
+        (["--protocol", "original"], "Unknown protocol 'original'"),
+        (
+            ["--batch-size", "200", "--replay-size", "100"],
+            "--batch-size 200 is larger than --replay-size 100",
+        ),
+        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+        (["--frames", "4_999"], "--frames 4,999 ends before learning starts at frame 5,000"),
+        (["--lambda-ep", "-0.1"], "--lambda-ep must be at least 0.0, not -0.1"),
+        (["--lambda-al", "nan"], "--lambda-al must be"),
+        (["--quantiles", "1"], "--quantiles must be at least 2, not 1"),
+        (["--discount", "1.5"], "--discount must be at most 1.0, not 1.5"),
+        (["--learning-rate", "0"], "--learning-rate must be a finite number above 0.0, not 0.0"),
+        (["--learning-rate", "inf"], "--learning-rate must be a finite number above 0.0"),
+        (["--calibration", "yes"], "--calibration must be one of paper, released, none"),
+        (["--hidden", "16", "0"], "--hidden must be at least 1, not 0"),
+        (["--seeds", "0"], "--seeds must be at least 1, not 0"),
+        (["--config", "no/such/config.json"], "is not a run"),
+        (["--out", "/proc/nowhere"], "Cannot write to /proc/nowhere"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_nothing_is_written(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert sentence in output.err
+    assert output.err.startswith("ceqr: ")
+    assert output.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--frames", "many"], ["--no-such-option", "1"]])
+def test_an_option_that_cannot_be_read(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *arguments])
+    assert stop.value.code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def _snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_directory_that_holds_a_run_is_never_overwritten(
+    run: Path, tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _snapshot(run)
+    assert main(["train", *tiny, "--frames", "300", "--out", str(run)]) == 2
+    assert f"ceqr resume {run}" in capsys.readouterr().err
+    assert _snapshot(run) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["train", *tiny, "--frames", "300", "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    file = tmp_path / "notes.txt"
+    assert main(["train", *tiny, "--frames", "300", "--out", str(file)]) == 2
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "plot"])
+def test_a_directory_that_is_no_run(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, str(tmp_path)]) == 2
+    assert "is not a run" in capsys.readouterr().err
+    assert main([command, str(tmp_path / "nothing")]) == 2
+    assert "is not a run" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")
+    assert main([command, str(tmp_path)]) == 2
+    assert "incompatible version" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"format": 1, "config": {"agent": "ceqr-dqn", "hyper": {"lambda": 1}}}')
+    assert main([command, str(tmp_path)]) == 2
+    assert "incompatible version" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("not json")
+    assert main([command, str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_resume_cannot_shorten_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = _snapshot(run)
+    assert main(["resume", str(run), "--frames", "200"]) == 2
+    assert "can only be extended" in capsys.readouterr().err
+    assert _snapshot(run) == before
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian"]) == 2
+    assert "Unknown command 'trian'" in capsys.readouterr().err
+    assert main([]) == 2
+    assert "usage: ceqr" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("ceqr 0.")
+
+
+def test_config_and_summary(run: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    assert config["config"]["hyper"]["lambda_ep"] == 0.01  # Breakout's
+    assert config["config"]["seed_start"] == 7
+    assert {"ceqr", "jax", "numpy"} <= set(config["packages"])
+    summary = json.loads((run / "summary.json").read_text())
+    assert [s["seed"] for s in summary["seeds"]] == [7, 8]
+    rows = np.genfromtxt(run / "episodes.csv", delimiter=",", names=True)
+    for s in summary["seeds"]:
+        returns = rows["return"][rows["seed"] == s["seed"]]
+        assert s["frames"] == 300
+        assert s["episodes"] == len(returns)
+        assert s["max"] == returns.max()
+        assert s["mean_of_last_100"] == pytest.approx(returns[-100:].mean())
+
+
+def test_progress_in_plain_lines(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loud = [option for option in tiny if option != "--quiet"]
+    assert main(["train", *loud, "--frames", "120", "--out", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert "parameters each" in lines[0]
+    for word in ("120 of 120 frames", "frames/s", "left", "return", "non-greedy", "coverage", "loss"):
+        assert word in lines[-2], word
+    assert str(tmp_path / "run") in lines[-1]
+
+
+def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run), "--episodes", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["frame"] == 300
+    assert [s["seed"] for s in result["seeds"]] == [7, 8]
+    returns = [r for s in result["seeds"] for r in s["returns"]]
+    assert len(returns) == 6
+    assert result["overall"]["mean"] == pytest.approx(np.mean(returns))
+    assert main(["eval", str(run), "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert main(["eval", str(run), "--episodes", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "seed 7" in text
+    assert "overall" in text
+    assert main(["eval", str(run), "--episodes", "0"]) == 2
+
+
+def test_plot(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", str(run)]) == 0
+    assert capsys.readouterr().out.strip() == str(run / "learning_curve.png")
+    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["plot", str(run), "--out", str(tmp_path / "x" / "y.png")]) == 2
+    assert "Cannot write" in capsys.readouterr().err
+
+
+def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--hidden", "8", "--seconds", "0.01", "--repeats", "1", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["hidden"] == [8]
+    assert result["ratio"] == pytest.approx(result["loop"] / result["bare"])
+    assert main(["bench", "--repeats", "0"]) == 2
+
+
+def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
+    assert main(["train", *tiny, "--frames", "120", "--tensorboard", "--out", str(tmp_path / "run")]) == 0
+    (events,) = (tmp_path / "run" / "tensorboard" / "seed0").glob("events.out.tfevents.*")
+    content = events.read_bytes()
+    assert b"episode/return" in content
+    assert b"metrics/loss" in content
+
+
+@pytest.mark.parametrize(("module", "arguments", "extra"), [
+    ("tensorboardX", ["--tensorboard"], "ceqr[tensorboard]"),
+    ("pgx_minatar.breakout", [], "ceqr[minatar]"),
+])  # fmt: skip
+def test_a_missing_extra_is_named_with_its_command(
+    module: str, arguments: list[str], extra: str, tmp_path: Path
+) -> None:
+    script = f"import sys; sys.modules[{module!r}] = None; from ceqr.cli import main; sys.exit(main({['train', *arguments]!r}))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "pip install" in result.stderr
+    assert extra in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    wild = ["--learning-rate", "1e30", "--checkpoint-seconds", "0"]
+    assert main(["train", *tiny, *wild, "--seed-start", "3", "--frames", "300", "--out", str(out)]) == 1
+    message = capsys.readouterr().err
+    kept = max((out / "checkpoints").glob("*.npz"))
+    assert "The loss of seed 3 was not finite in frame 6" in message
+    assert str(kept) in message
+    with np.load(kept) as file:
+        assert np.isfinite(file["agent/params/quantile_head/weight"]).all()

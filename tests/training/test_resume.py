@@ -1,0 +1,198 @@
+"""A run killed at any moment ends, resumed, with the same bytes as one that was never interrupted."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ceqr.cli import main
+
+COMPARED = ("episodes.csv", "metrics.csv", "summary.json", "config.json")
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "ceqr.cli", *arguments]
+
+
+def _train(tiny: list[str], out: Path, frames: int) -> list[str]:
+    return [
+        "train",
+        *tiny,
+        "--seeds",
+        "2",
+        "--frames",
+        str(frames),
+        "--checkpoint-seconds",
+        "0",
+        "--out",
+        str(out),
+    ]
+
+
+def _final_state(run: Path) -> dict[str, bytes]:
+    newest = max((run / "checkpoints").glob("*.npz"))
+    with np.load(newest) as file:
+        return {name: file[name].tobytes() for name in file.files}
+
+
+def _assert_same_runs(a: Path, b: Path) -> None:
+    for name in COMPARED:
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    assert _final_state(a) == _final_state(b)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 1,200 frames that was never interrupted."""
+    from tests.conftest import TINY
+
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main(_train(TINY, out, 1_200)) == 0
+    return out
+
+
+def test_the_run_directory_is_complete(whole: Path) -> None:
+    assert {p.name for p in whole.iterdir()} == {
+        "config.json", "episodes.csv", "metrics.csv", "summary.json", "timing.csv", "checkpoints",
+    }  # fmt: skip
+    rows = (whole / "metrics.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * 1_200 // 50
+
+
+def test_the_same_run_twice_gives_the_same_bytes(whole: Path, tiny: list[str], tmp_path: Path) -> None:
+    assert main(_train(tiny, tmp_path / "again", 1_200)) == 0
+    _assert_same_runs(whole, tmp_path / "again")
+
+
+def test_config_json_is_enough_to_repeat_the_run(whole: Path, tmp_path: Path) -> None:
+    assert main(["train", "--config", str(whole / "config.json"), "--quiet", "--out", str(tmp_path / "again")]) == 0
+    _assert_same_runs(whole, tmp_path / "again")
+
+
+def test_killed_at_random_moments(whole: Path, tiny: list[str], tmp_path: Path) -> None:
+    """SIGKILL strikes again and again; with a checkpoint after every chunk, many of the strikes fall into a write."""
+    out = tmp_path / "killed"
+    command = _train(tiny, out, 1_200)
+    rng = random.Random(0)
+    killed = 0
+    for _ in range(40):
+        process = subprocess.Popen(_command(*command), stderr=subprocess.PIPE)
+        # Importing JAX and loading compiled programs takes a while: wait for the run to move, then strike.
+        before = _fingerprint(out)
+        while process.poll() is None and _fingerprint(out) == before:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        _, stderr = process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, stderr.decode()
+        killed += 1
+        if (out / "config.json").exists():
+            command = ["resume", str(out), "--quiet"]
+        if killed == 6:
+            assert main(command) == 0
+            break
+    assert killed >= 3
+    _assert_same_runs(whole, out)
+
+
+def _fingerprint(run: Path) -> list[tuple[str, int]]:
+    return sorted((p.name, p.stat().st_mtime_ns) for p in run.glob("checkpoints/*.npz") if p.exists())
+
+
+@pytest.mark.parametrize("moment", ["data is half written", "data is renamed, checksum is not written"])
+def test_killed_during_a_checkpoint_write(whole: Path, tiny: list[str], tmp_path: Path, moment: str) -> None:
+    """The process kills itself in the middle of writing its third checkpoint."""
+    out = tmp_path / "killed"
+    sabotage = {
+        "data is half written": """
+            original = np.savez
+            def savez(file, **arrays):
+                if strike():
+                    file.write(b"PK" + bytes(1000)); file.flush()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                original(file, **arrays)
+            np.savez = savez
+        """,
+        "data is renamed, checksum is not written": """
+            original = checkpoint._rename
+            def rename(temporary, path):
+                if path.suffix == ".sha256" and strike():
+                    os.kill(os.getpid(), signal.SIGKILL)
+                original(temporary, path)
+            checkpoint._rename = rename
+        """,
+    }[moment]
+    lines = [line[12:] for line in sabotage.splitlines()]
+    script = "\n".join(
+        [
+            "import os, signal, sys, itertools",
+            "import numpy as np",
+            "from ceqr.training import checkpoint",
+            "from ceqr.cli import main",
+            "count = itertools.count(1)",
+            "strike = lambda: next(count) == 3",
+            *lines,
+            f"sys.exit(main({_train(tiny, out, 1_200)!r}))",
+        ]
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+    assert len(list((out / "checkpoints").glob("*.sha256"))) == 2
+    assert main(["resume", str(out), "--quiet"]) == 0
+    _assert_same_runs(whole, out)
+
+
+@pytest.mark.filterwarnings("always::ceqr.training.checkpoint.CheckpointWarning")
+def test_a_corrupted_newest_checkpoint_falls_back_to_the_one_before(
+    whole: Path, tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(_train(tiny, out, 700)) == 0
+    newest = max((out / "checkpoints").glob("*.npz"))
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert main(["resume", str(out), "--frames", "1_200", "--quiet"]) == 0
+    assert "does not match its checksum" in capsys.readouterr().err
+    _assert_same_runs(whole, out)
+
+
+def test_a_finished_run_is_extended_to_the_same_bits(whole: Path, tiny: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(_train(tiny, out, 330)) == 0
+    assert main(["resume", str(out), "--frames", "1200", "--quiet"]) == 0
+    _assert_same_runs(whole, out)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_say_how_to_go_on(
+    whole: Path, tiny: list[str], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(_command(*_train(tiny, out, 1_200)), stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not _fingerprint(out):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == code, stderr
+    assert f"ceqr resume {out}" in stderr
+    assert main(["resume", str(out), "--quiet"]) == 0
+    _assert_same_runs(whole, out)
+
+
+def test_two_processes_cannot_hold_one_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import fcntl
+
+    held = os.open(whole, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(["resume", str(whole), "--quiet"]) == 2
+    finally:
+        os.close(held)
+    assert "in use by another process" in capsys.readouterr().err
