@@ -1,7 +1,7 @@
 """Environments so small that their optimum and the distribution of their returns are known on paper."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class NoisyChain:
 
     name = "probe/noisy-chain"
     num_actions = 2
-    observation_dtype: Any = np.dtype(np.float32)
+    observation_dtype = np.float32
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Treadmill:
     name = "probe/treadmill"
     num_actions = 2
     observation_shape = (1,)
-    observation_dtype: Any = np.dtype(np.float32)
+    observation_dtype = np.float32
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.int32(0), jnp.ones(1)

@@ -1,7 +1,7 @@
 """The command line: `ceqr train | resume | eval | plot | bench`.
 
-Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the command
-that needs it, so that help and most mistakes are answered at once.
+Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
+command that needs it, so that help and most mistakes are answered at once.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a run is: every option of `ceqr train`, its presets and its checks. Complete and sufficient to repeat the run."""
+"""What a run is: every option of `ceqr train`, its presets and its checks. It is enough to repeat the run."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class RunConfig(Generic[Hyper]):
     agent: str = "ceqr-dqn"
     """Algorithm."""
     preset: str = "paper"
-    """Where the other defaults come from: paper (1600 hidden units, 2.5M frames) or quick (128 units, 60,000 frames)."""
+    """Where other defaults come from: paper (1600 hidden units, 2.5M frames) or quick (128 units, 60,000 frames)."""
     protocol: str = "paper"
     """MinAtar's rules: paper (no sticky actions), released (as paper, every episode replays the run's one environment
     seed) or standard (sticky actions 0.1)."""

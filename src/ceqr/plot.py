@@ -89,19 +89,19 @@ def _column(rows: list[dict[str, str]], name: str, scale: float) -> tuple[list[i
 
 def _curves(axis: Any, series: dict[int, tuple[Sequence[int], np.ndarray]]) -> None:
     """One thin line a seed, and their mean where all of them have values."""
-    series = {seed: (np.asarray(x), y) for seed, (x, y) in series.items() if len(x)}
-    alone = len(series) == 1
-    for seed, (x, y) in sorted(series.items()):
+    drawn = {seed: (np.asarray(x), y) for seed, (x, y) in sorted(series.items()) if len(x)}
+    alone = len(drawn) == 1
+    for seed, (x, y) in drawn.items():
         axis.plot(
             x, y, color=COLOUR, alpha=1 if alone else 0.4, linewidth=1.6 if alone else 0.9,
-            label=f"seed {seed}" if alone else ("one seed" if seed == min(series) else None),
+            label=f"seed {seed}" if alone else ("one seed" if seed == min(drawn) else None),
         )  # fmt: skip
-    if len(series) > 1:
-        start, stop = max(x[0] for x, _ in series.values()), min(x[-1] for x, _ in series.values())
+    if len(drawn) > 1:
+        start, stop = max(x[0] for x, _ in drawn.values()), min(x[-1] for x, _ in drawn.values())
         if start < stop:
             grid = np.linspace(start, stop, GRID)
-            mean = np.mean([np.interp(grid, x, y) for x, y in series.values()], axis=0)
-            axis.plot(grid, mean, color=COLOUR, linewidth=2.2, label=f"mean of {len(series)} seeds")
+            mean = np.mean([np.interp(grid, x, y) for x, y in drawn.values()], axis=0)
+            axis.plot(grid, mean, color=COLOUR, linewidth=2.2, label=f"mean of {len(drawn)} seeds")
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:

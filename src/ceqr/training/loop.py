@@ -10,7 +10,7 @@ and learning; it follows that replay is always written before it is read, which 
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from ceqr.replay import Replay, ReplayState
 
 CHUNK_FRAMES = 1_000  # frames in a chunk at the most
 NEVER = -1
+
+Tree = TypeVar("Tree")
 
 
 class Episode(NamedTuple):
@@ -104,8 +106,8 @@ class Loop:
     def init_seeds(self, seeds: jax.Array) -> LoopState:
         """The states of several seeds, with a leading axis.
 
-        One after the other: `vmap` would hand LAPACK a batch of matrices to orthogonalise, which it spreads over the very
-        threads that wait for it, and two such batches at once lock up a machine with two cores.
+        One after the other: `vmap` would hand LAPACK a batch of matrices to orthogonalise, which it spreads over the
+        very threads that wait for it, and two such batches at once lock up a machine with two cores.
         """
         return jax.lax.map(self.init, seeds)
 
@@ -116,7 +118,7 @@ class Loop:
             frames=jnp.int32(0),
             updates=jnp.int32(0),
             acting={"epistemic": zero, "aleatoric": zero},
-            learning=dict.fromkeys(metrics, zero),
+            learning={name: jnp.float32(0) for name in metrics},
         )
 
     def frame_keys(self, key: jax.Array, frame: jax.Array) -> jax.Array:
@@ -257,5 +259,5 @@ def _new_episode() -> Episode:
     return Episode(jnp.float32(0), zero, zero, zero, jnp.float32(0))
 
 
-def _where(condition: jax.Array, yes: object, no: object) -> object:
+def _where(condition: jax.Array, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(partial(jnp.where, condition), yes, no)

@@ -113,7 +113,7 @@ def _train(run: Run, loop: Loop, quiet: bool) -> None:
     say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     parameters = parameter_count(states.agent.params) // config.seeds
     say(
-        f"Training {config.agent} on {config.env} ({config.protocol} protocol) from frame {frame:,} to {config.frames:,}: "
+        f"Training {config.agent} on {config.env} ({config.protocol} protocol), frames {frame:,} to {config.frames:,}: "
         f"{config.seeds} seed(s) from {config.seed_start} on, {parameters:,} parameters each, in {run.path}"
     )
     chunks = Chunks(loop, states)

@@ -1,0 +1,33 @@
+# Everything runs in a virtual environment of its own, .venv, which the first command makes.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := runs/demo
+
+.PHONY: demo test check bench clean
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ceqr needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: .venv/installed  ## Train on Breakout, evaluate, draw the learning curve.
+	@if [ -e $(DEMO)/config.json ]; then $(BIN)/ceqr resume $(DEMO); else \
+	  $(BIN)/ceqr train --env minatar/breakout --agent ceqr-dqn --preset quick --seeds 2 --out $(DEMO); fi
+	$(BIN)/ceqr eval $(DEMO) --episodes 100
+	@echo "The learning curve:"; $(BIN)/ceqr plot $(DEMO)
+
+test: .venv/installed  ## All checks and all tests.
+	$(MAKE) check
+	$(BIN)/pytest
+
+check: .venv/installed  ## Lint, formatting and types.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+bench: .venv/installed  ## The training loop against its bare arithmetic.
+	$(BIN)/ceqr bench
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,126 @@
+"""That it learns: probes whose optimum and return distribution are known, and Breakout against random play."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
+from ceqr.config import default_config
+from ceqr.envs.base import Environment
+from ceqr.evaluate import play
+from ceqr.losses import quantile_levels
+from ceqr.training.loop import CHUNK_FRAMES, Loop, LoopState
+from ceqr.training.trainer import build_loop
+from tests.probes import NoisyChain, Treadmill
+
+pytestmark = pytest.mark.slow
+
+HYPER = CEQRDQNHyperparameters(
+    hidden=(64,),
+    quantiles=20,
+    batch_size=64,
+    replay_size=5_000,
+    learning_starts=200,
+    target_period=100,
+    discount=0.9,
+    learning_rate=1e-3,
+    lambda_ep=0.5,
+)
+
+
+def _train(loop: Loop, frames: int, seeds: int = 1) -> LoopState:
+    starts = loop.agent.hyper.learning_starts
+    states = jax.jit(loop.init_seeds)(jnp.arange(seeds))
+    programs = {
+        learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0) for learning in (False, True)
+    }
+    frame = 0
+    while frame < frames:
+        end = min(frame + CHUNK_FRAMES, frames, starts if frame < starts else frames)
+        states, _ = programs[frame >= starts](states, jnp.int32(frame), jnp.int32(end))
+        frame = end
+    assert (np.asarray(states.nonfinite) == -1).all()
+    return states
+
+
+def _probe(env: Environment, **changes: Any) -> Loop:
+    hyper = dataclasses.replace(HYPER, **changes)
+    return Loop(env, CEQRDQN(hyper, env.observation_shape, env.num_actions))
+
+
+def _first(states: LoopState) -> Any:
+    return jax.tree.map(lambda x: x[0], states.agent.params)
+
+
+@pytest.mark.parametrize("calibration", ["paper", "none"])
+def test_finds_the_optimum_of_the_noisy_chain(calibration: str) -> None:
+    loop = _probe(NoisyChain(), calibration=calibration)
+    network = _first(_train(loop, 6_000))
+    observations = jnp.eye(4)[:3]
+    assert np.asarray(loop.agent.act_greedily(network, observations)).tolist() == [1, 1, 1]
+
+
+def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
+    """Plain quantile regression (kappa 0, no calibration) recovers the quantiles of Normal(1.5, 1), discounted.
+
+    At step k the return of going on is 0.9^(2-k) Normal(1.5, 1).
+    """
+    loop = _probe(NoisyChain(), calibration="none", kappa=0.0, learning_rate=5e-4)
+    network = _first(_train(loop, 20_000))
+    found = np.asarray(network(jnp.eye(4)[:3]).quantiles)[:, 1]
+    levels = np.asarray(quantile_levels(20, jnp.float32))
+    for step, discount in enumerate((0.81, 0.9, 1.0)):
+        expected = discount * stats.norm.ppf(levels, 1.5, 1.0)
+        # Typical error of 5,000 stored rewards and constant learning rate; the spread alone is 3.2 wide.
+        assert np.abs(found[step] - expected).mean() < 0.15, step
+    given_up = np.asarray(network(jnp.eye(4)[:3]).quantiles)[:, 0]
+    assert np.abs(given_up - 0.5).mean() < 0.15  # no noise: all quantiles in one place
+
+
+def test_truncation_bootstraps() -> None:
+    """Reward 1 for ever, in episodes of 5: the value is 1 / (1 - 0.9) = 10. Five rewards alone would be worth 4.1."""
+    loop = _probe(Treadmill(), calibration="none")
+    network = _first(_train(loop, 8_000))
+    value = float(network(jnp.ones((1, 1))).quantiles.mean())
+    assert value == pytest.approx(10.0, abs=1.0)
+
+
+def test_breakout_quick_plays_far_better_than_chance() -> None:
+    """Random play scores about 0.5 bricks an episode; 30,000 frames of the preset `quick` several times that."""
+    config = default_config("ceqr-dqn", "quick", "minatar/breakout")
+    loop = build_loop(config)
+    network = _first(_train(loop, 30_000))
+    key = jax.random.key(123)
+    learned = np.asarray(play(loop, network, key, episodes=200, limit=2_000).total)
+    chance = np.asarray(_random_play(loop, key, episodes=200, frames=300))
+    assert chance.mean() < 1.0
+    assert learned.mean() > 2.5
+    assert stats.mannwhitneyu(learned, chance, alternative="greater").pvalue < 1e-6
+
+
+def _random_play(loop: Loop, key: jax.Array, episodes: int, frames: int) -> jax.Array:
+    """Returns of one episode in each game under uniformly random actions."""
+    env = loop.env
+
+    def game(key: jax.Array) -> jax.Array:
+        reset_key, *keys = jax.random.split(key, frames + 1)
+        state, _ = env.reset(reset_key)
+
+        def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            state, total, over = carry
+            action_key, step_key = jax.random.split(key)
+            state, after = env.step(state, jax.random.randint(action_key, (), 0, env.num_actions), step_key)
+            return (state, total + jnp.where(over, 0, after.reward), over | after.terminated), None
+
+        (_, total, over), _ = jax.lax.scan(step, (state, jnp.float32(0), jnp.bool_(False)), jnp.stack(keys))
+        return jnp.where(over, total, jnp.nan)
+
+    returns = jax.jit(jax.vmap(game))(jax.random.split(key, episodes))
+    assert jnp.isfinite(returns).all()
+    return returns
