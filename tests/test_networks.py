@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ceqr.agents.ceqr_dqn import CEQRNetwork
+from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.networks import Conv3x3, ImageTorso, Linear, PReLU, parameter_count, torso
 
 
@@ -52,7 +52,8 @@ def test_padding_keeps_1600_features_and_the_standard_torso_has_1024() -> None:
 
 
 def test_paper_network_has_4_7_million_parameters_on_breakout() -> None:
-    shapes = jax.eval_shape(lambda k: CEQRNetwork(k, (10, 10, 4), 3, (1600,), 50), jax.random.key(0))
+    agent = CEQRDQN(CEQRDQNHyperparameters(), (10, 10, 4), 3)
+    shapes = jax.eval_shape(agent.network, jax.random.key(0))
     # conv 36*16 + 16 and 16 slopes; hidden 1600^2 + 1600; heads 1600*150 + 150 and 1600*1200 + 1200
     expected = (36 * 16 + 16 + 16) + (1600 * 1600 + 1600) + (1600 * 150 + 150) + (1600 * 1200 + 1200)
     assert parameter_count(shapes) == expected == 4_723_558
@@ -63,4 +64,4 @@ def test_paper_network_has_4_7_million_parameters_on_breakout() -> None:
 
 def test_unfit_observation_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not of shape \(4, 4\)"):
-        torso(jax.random.key(0), (4, 4), (8,), padded=True)
+        torso(jax.random.key(0), (4, 4), (8,), "padded")

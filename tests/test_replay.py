@@ -54,6 +54,7 @@ def test_samples_are_exactly_the_transitions_still_held(steps: int, truncation: 
     state = _fill(buffer, played)
     batch = jax.jit(buffer.sample)(state, jax.random.key(0))
 
+    np.testing.assert_array_equal(batch.number, batch.reward)  # the reward counts the steps, too
     by_reward = {s.reward: s for s in played}
     for i in range(buffer.batch_size):
         s = by_reward[float(batch.reward[i])]

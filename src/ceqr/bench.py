@@ -2,7 +2,7 @@
 
 The bare arithmetic is what a frame costs with everything else left out: the same matrix products forward and backward
 over the same number of rows, the target network's forward pass, and Adam on the same shapes. No environment, replay,
-random numbers or losses. The two are measured in turns, since these machines are noisy, and their medians compared.
+random numbers or losses. The two are measured in turns, since timings are noisy, and their medians compared.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from ceqr.agents.base import AgentState
 from ceqr.config import RunConfig
+from ceqr.networks import parameter_count
 from ceqr.training.loop import CHUNK_FRAMES, Loop
 from ceqr.training.trainer import build_loop
 
@@ -65,7 +66,7 @@ def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement
         agent=config.agent,
         hidden=config.hyper.hidden,
         seeds=config.seeds,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        parameters=parameter_count(params),
         loop=whole,
         bare=bare,
     )
@@ -84,7 +85,7 @@ def _loop_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
         jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0).lower(states, zero, zero).compile()
         for learning in (False, True)
     )
-    # Replay holds some hundred frames, so that batches are drawn from more than one episode.
+    # Replay holds a chunk of frames, so that batches are drawn from many episodes.
     states, _ = play(states, zero, jnp.int32(CHUNK_FRAMES))
     frame = CHUNK_FRAMES
 

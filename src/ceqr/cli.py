@@ -87,10 +87,6 @@ def train(argv: Sequence[str]) -> int:
     config.check()
     game = config.env.rpartition("/")[2]
     out = args.out or Path("runs", f"{game}-{config.agent}-{config.preset}")
-    if config.tensorboard:
-        from ceqr.training.trainer import require_tensorboard
-
-        require_tensorboard()
     _use_compilation_cache()
     from ceqr.training import trainer
 
@@ -100,24 +96,24 @@ def train(argv: Sequence[str]) -> int:
 def _parse_train(argv: Sequence[str]) -> Any:
     """The options of `ceqr train`: which there are, and their defaults, depends on agent, preset and environment."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name, default in (
-        ("agent", "ceqr-dqn"),
-        ("preset", "paper"),
-        ("env", "minatar/breakout"),
-        ("config", None),
-    ):
-        first.add_argument(f"--{name}", nargs="?", default=default, const=default)
+    for name in ("agent", "preset", "env", "config"):
+        first.add_argument(f"--{name}", nargs="?")
     given, _ = first.parse_known_args(argv)
 
     from ceqr.agents import agent_classes
     from ceqr.config import RunConfig, default_config
 
-    if given.config is not None:
-        config = _read_config_file(Path(given.config))
-        given.agent = config.agent
+    if given.config is None:
+        names = (given.agent or "ceqr-dqn", given.preset or "paper", given.env or "minatar/breakout")
+        config = default_config(*names)
     else:
-        config = default_config(given.agent, given.preset, given.env)
-    _, hyper_class = agent_classes(given.agent)
+        for name in ("agent", "preset", "env"):
+            if getattr(given, name) is not None:
+                raise UserError(f"--{name} cannot be given with --config, which says it already.")
+        from ceqr.training.run import read_config_file
+
+        config, _ = read_config_file(Path(given.config), f"--config {given.config} cannot be read")
+    _, hyper_class = agent_classes(config.agent)
 
     @dataclass(frozen=True)
     class TrainArgs:
@@ -132,14 +128,6 @@ def _parse_train(argv: Sequence[str]) -> Any:
         """Print nothing but errors."""
 
     return _parse(TrainArgs, "train", argv, TrainArgs(run=config))
-
-
-def _read_config_file(path: Path) -> Any:
-    from ceqr.training.run import read_config
-
-    if path.name != "config.json":
-        raise UserError(f"--config must name a run's config.json, not {path}.")
-    return read_config(path.parent)[0]
 
 
 def resume(argv: Sequence[str]) -> int:

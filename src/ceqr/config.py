@@ -2,11 +2,11 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from ceqr import envs
 from ceqr.agents import agent_classes
-from ceqr.agents.base import Hyperparameters, check_bounds
+from ceqr.agents.base import LARGEST, Hyperparameters, check_bounds
 from ceqr.errors import UserError
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -25,7 +25,7 @@ class RunConfig(Generic[Hyper]):
     env: str = "minatar/breakout"
     """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders."""
     agent: str = "ceqr-dqn"
-    """Algorithm."""
+    """Algorithm: ceqr-dqn, dqn, qr-dqn, bootstrapped-dqn, duvn or ua-dqn."""
     preset: str = "paper"
     """Where other defaults come from: paper (1600 hidden units, 2.5M frames) or quick (128 units, 60,000 frames)."""
     protocol: str = "paper"
@@ -33,9 +33,9 @@ class RunConfig(Generic[Hyper]):
     seed) or standard (sticky actions 0.1)."""
     seeds: int = field(default=1, metadata={"least": 1})
     """How many seeds to train at once, in one program."""
-    seed_start: int = field(default=0, metadata={"least": 0, "most": 2**31 - 1})
+    seed_start: int = field(default=0, metadata={"least": 0})
     """The first seed; the others follow it."""
-    frames: int = field(default=2_500_000, metadata={"least": 1, "most": 2**31 - 2})
+    frames: int = field(default=2_500_000, metadata={"least": 1})
     """Frames to train, per seed."""
     max_episode_frames: int = field(default=0, metadata={"least": 0})
     """Frames after which an episode is truncated (it still bootstraps); 0 for no limit."""
@@ -56,6 +56,8 @@ class RunConfig(Generic[Hyper]):
             raise UserError(envs.nearest("preset", self.preset, PRESETS))
         check_bounds(self)
         self.hyper.check()
+        if self.seed_numbers[-1] > LARGEST:
+            raise UserError(f"--seed-start {self.seed_start:,} with --seeds {self.seeds:,} goes past {LARGEST:,}.")
         if self.frames < self.hyper.learning_starts:
             raise UserError(
                 f"--frames {self.frames:,} ends before learning starts at frame {self.hyper.learning_starts:,}; "
@@ -94,7 +96,13 @@ def from_json(values: dict[str, Any]) -> RunConfig[Any]:
 
 
 def _build(cls: Any, values: dict[str, Any]) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    hints = get_type_hints(cls)
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     if set(values) != set(fields):
         raise ValueError(f"{cls.__name__} has other fields than {sorted(values)}.")
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    for name, value in values.items():
+        plain = fields[name] in (int, float, str, bool)
+        if plain and type(value) is not fields[name] and not (fields[name] is float and type(value) is int):
+            raise ValueError(f"{name} must be of type {fields[name].__name__}.")
+    return cls(**values)

@@ -26,7 +26,6 @@ class Games(NamedTuple):
     env: Any
     observation: jax.Array
     total: jax.Array  # float32 [games]
-    length: jax.Array  # int32 [games]
     terminated: jax.Array  # bool [games]
     truncated: jax.Array  # bool [games]
 
@@ -104,11 +103,10 @@ def play(loop: Loop, network: Any, key: jax.Array, episodes: int, limit: int, re
     """
     reset_key, step_key = jax.random.split(key)
     env, observation = jax.vmap(loop.env.reset)(jax.random.split(reset_key, episodes))
-    no, zero = jnp.zeros(episodes, bool), jnp.zeros(episodes, jnp.int32)
-    games = Games(env, observation, zero.astype(jnp.float32), zero, no, no)
-    advance = jax.jit(partial(_advance, loop))
+    no = jnp.zeros(episodes, bool)
+    games = Games(env, observation, jnp.zeros(episodes), no, no)
     for start in range(0, limit, CHUNK_STEPS):
-        games = advance(network, games, step_key, start, min(start + CHUNK_STEPS, limit))
+        games = _advance(loop, network, games, step_key, start, min(start + CHUNK_STEPS, limit))
         over = int((games.terminated | games.truncated).sum())
         report(over)
         if over == episodes:
@@ -116,6 +114,7 @@ def play(loop: Loop, network: Any, key: jax.Array, episodes: int, limit: int, re
     return games
 
 
+@partial(jax.jit, static_argnums=0)
 def _advance(loop: Loop, network: Any, games: Games, key: jax.Array, start: jax.Array, stop: jax.Array) -> Games:
     def step(i: jax.Array, games: Games) -> Games:
         keys = jax.random.split(jax.random.fold_in(key, i), len(games.total))
@@ -126,7 +125,6 @@ def _advance(loop: Loop, network: Any, games: Games, key: jax.Array, start: jax.
             env=env,
             observation=after.observation,
             total=games.total + jnp.where(going, after.reward, 0),
-            length=games.length + going,
             terminated=games.terminated | (going & after.terminated),
             truncated=games.truncated | (going & after.truncated),
         )

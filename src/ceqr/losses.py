@@ -250,6 +250,19 @@ def quantile_huber(theta: Array, target: Array, kappa: float = 1.0) -> Array:
     return jnp.sum(rho) / target.size  # the sum over i, the means over b and j
 
 
+def quantile_coverage_error(theta: Array, target: Array) -> Array:
+    """How far the quantiles are from covering what they should: the mean over i of |p_i - tau_i|.
+
+    theta, target: [B, N]; p_i is the share of the batch with target_i <= theta_i. A measure, not a loss: it has no
+    gradient. Returns a scalar.
+    """
+    _check(
+        theta.ndim == 2 and theta.shape == target.shape, "theta and target must be [B, N]", theta=theta, target=target
+    )
+    below = jnp.mean(target <= theta, axis=0, dtype=theta.dtype)
+    return jnp.mean(jnp.abs(below - quantile_levels(theta.shape[1], theta.dtype)))
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Calibration.
 

@@ -100,13 +100,20 @@ class ImageTorso(eqx.Module):
     dense: list[Linear]
     features: int = eqx.field(static=True)
 
-    def __init__(self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], padded: bool):
+    def __init__(
+        self,
+        key: jax.Array,
+        observation_shape: Sequence[int],
+        hidden: Sequence[int],
+        padded: bool,
+        gain: float = ORTHOGONAL_GAIN,
+    ):
         height, width, channels = observation_shape
         conv_key, dense_key = jax.random.split(key)
-        self.conv = Conv3x3(conv_key, channels, 16, padding=int(padded))
+        self.conv = Conv3x3(conv_key, channels, 16, int(padded), gain)
         self.prelu = PReLU(16) if padded else None
         flat = 16 * height * width if padded else 16 * (height - 2) * (width - 2)
-        self.dense = _dense_layers(dense_key, flat, hidden)
+        self.dense = _dense_layers(dense_key, flat, hidden, gain)
         self.features = hidden[-1] if hidden else flat
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -121,9 +128,11 @@ class VectorTorso(eqx.Module):
     dense: list[Linear]
     features: int = eqx.field(static=True)
 
-    def __init__(self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int]):
+    def __init__(
+        self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], gain: float = ORTHOGONAL_GAIN
+    ):
         (size,) = observation_shape
-        self.dense = _dense_layers(key, size, hidden)
+        self.dense = _dense_layers(key, size, hidden, gain)
         self.features = hidden[-1] if hidden else size
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -131,23 +140,27 @@ class VectorTorso(eqx.Module):
 
 
 def torso(
-    key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], padded: bool
+    key: jax.Array,
+    observation_shape: Sequence[int],
+    hidden: Sequence[int],
+    kind: str,
+    gain: float = ORTHOGONAL_GAIN,
 ) -> ImageTorso | VectorTorso:
-    """The torso that fits the observation: an image [height, width, channels] or a vector."""
+    """The torso that fits the observation: an image [height, width, channels] (of that kind) or a vector."""
     if len(observation_shape) == 3:
-        return ImageTorso(key, observation_shape, hidden, padded)
+        return ImageTorso(key, observation_shape, hidden, kind == "padded", gain)
     if len(observation_shape) == 1:
-        return VectorTorso(key, observation_shape, hidden)
+        return VectorTorso(key, observation_shape, hidden, gain)
     raise ValueError(
         f"An observation must be a vector or a [height, width, channels] image, not of shape "
         f"{tuple(observation_shape)}."
     )
 
 
-def _dense_layers(key: jax.Array, inputs: int, hidden: Sequence[int]) -> list[Linear]:
+def _dense_layers(key: jax.Array, inputs: int, hidden: Sequence[int], gain: float) -> list[Linear]:
     sizes = (inputs, *hidden)
     keys = jax.random.split(key, max(len(hidden), 1))
-    return [Linear(k, a, b) for k, a, b in zip(keys, sizes, sizes[1:], strict=False)]
+    return [Linear(k, a, b, gain) for k, a, b in zip(keys, sizes, sizes[1:], strict=False)]
 
 
 def _relu_chain(layers: Sequence[Linear], x: jax.Array) -> jax.Array:

@@ -23,6 +23,8 @@ def plot(path: Path, out: Path | None = None) -> Path:
     """Draws returns, non-greedy share, coverage and both uncertainties over frames; returns the picture's path."""
     config, _ = read_config(path)
     out = out or path / "learning_curve.png"
+    if out.suffix != ".png":
+        raise UserError(f"--out must name a .png file, not {out}.")
     episodes = defaultdict(list)
     metrics: dict[int, list[dict[str, str]]] = defaultdict(list)
     try:
@@ -57,8 +59,11 @@ def plot(path: Path, out: Path | None = None) -> Path:
         (aleatoric, "aleatoric", "aleatoric uncertainty\n(of the chosen action, in returns)", 1),
         (value, "start_value", "value at the episode's start\n(discounted return)", 1),
     ):
-        _curves(axis, {seed: _column(rows, column, scale) for seed, rows in metrics.items()})
         axis.set_ylabel(label)
+        if any(row.get(column) for rows in metrics.values() for row in rows):
+            _curves(axis, {seed: _column(rows, column, scale) for seed, rows in metrics.items()})
+        else:
+            axis.text(0.5, 0.5, "not estimated (yet)", transform=axis.transAxes, ha="center", color="grey")
     coverage.axhline(90, color="grey", linestyle=":", linewidth=1)
     coverage.annotate("goal", (0.01, 90), xycoords=("axes fraction", "data"), va="bottom", color="grey", fontsize=8)
     for axis in axes[1]:

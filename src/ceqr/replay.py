@@ -119,4 +119,5 @@ class Replay:
             reward=state.reward[slot],
             terminated=state.terminated[slot],
             successor=self._unpack(state.observation[(slot + 1) % n]),
+            number=drawn,
         )

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from ceqr.cli import main
+from ceqr.training import checkpoint
+from ceqr.training import run as run_module
 
 COMPARED = ("episodes.csv", "metrics.csv", "summary.json", "config.json")
 
@@ -76,7 +79,7 @@ def test_config_json_is_enough_to_repeat_the_run(whole: Path, tmp_path: Path) ->
 
 
 def test_killed_at_random_moments(whole: Path, tiny: list[str], tmp_path: Path) -> None:
-    """SIGKILL strikes again and again; with a checkpoint after every chunk, many of the strikes fall into a write."""
+    """SIGKILL strikes again and again; a checkpoint follows every chunk, so many strikes fall into a write."""
     out = tmp_path / "killed"
     command = _train(tiny, out, 1_200)
     rng = random.Random(0)
@@ -107,47 +110,89 @@ def _fingerprint(run: Path) -> list[tuple[str, int]]:
     return sorted((p.name, p.stat().st_mtime_ns) for p in run.glob("checkpoints/*.npz") if p.exists())
 
 
-@pytest.mark.parametrize("moment", ["data is half written", "data is renamed, checksum is not written"])
-def test_killed_during_a_checkpoint_write(whole: Path, tiny: list[str], tmp_path: Path, moment: str) -> None:
-    """The process kills itself in the middle of writing its third checkpoint."""
+MOMENTS = {
+    "config is written, nothing else is": (run_module, "Run.begin", "before", 1),
+    "tables are open, nothing is saved": (run_module, "Run.begin", "after", 1),
+    "tables are flushed, the checkpoint is not begun": (run_module, "Run.flush", "after", 3),
+    "data is written aside, not renamed": (checkpoint, "_digest", "before", 3),
+    "data is renamed, checksum is not written": (checkpoint, "write_aside", "before", 8),
+    "checkpoint is there, summary is not": (run_module, "Run.write_summary", "before", 3),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_a_chosen_moment(whole: Path, tiny: list[str], tmp_path: Path, moment: str) -> None:
+    """The process kills itself there, is resumed, stopped by SIGTERM at once, and resumed again."""
     out = tmp_path / "killed"
-    sabotage = {
-        "data is half written": """
-            original = np.savez
-            def savez(file, **arrays):
-                if strike():
-                    file.write(b"PK" + bytes(1000)); file.flush()
-                    os.kill(os.getpid(), signal.SIGKILL)
-                original(file, **arrays)
-            np.savez = savez
-        """,
-        "data is renamed, checksum is not written": """
-            original = checkpoint._rename
-            def rename(temporary, path):
-                if path.suffix == ".sha256" and strike():
-                    os.kill(os.getpid(), signal.SIGKILL)
-                original(temporary, path)
-            checkpoint._rename = rename
-        """,
-    }[moment]
-    lines = [line[12:] for line in sabotage.splitlines()]
-    script = "\n".join(
-        [
-            "import os, signal, sys, itertools",
-            "import numpy as np",
-            "from ceqr.training import checkpoint",
-            "from ceqr.cli import main",
-            "count = itertools.count(1)",
-            "strike = lambda: next(count) == 3",
-            *lines,
-            f"sys.exit(main({_train(tiny, out, 1_200)!r}))",
-        ]
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
-    assert len(list((out / "checkpoints").glob("*.sha256"))) == 2
-    assert main(["resume", str(out), "--quiet"]) == 0
+    module, function, when, call = MOMENTS[moment]
+    assert _suicidal(_train(tiny, out, 1_200), module.__name__, function, when, call, "SIGKILL") == -signal.SIGKILL
+    assert (out / "config.json").exists()
+    resume = ["resume", str(out), "--quiet"]
+    assert _suicidal(resume, run_module.__name__, "Run.begin", "after", 1, "SIGTERM") == 143
+    assert main(resume) == 0
     _assert_same_runs(whole, out)
+
+
+def _suicidal(arguments: list[str], module: str, function: str, when: str, call: int, name: str) -> int:
+    """Runs a command in a process that sends itself a signal before or after the n-th call of a function."""
+    script = f"""
+import importlib, os, signal, sys
+from ceqr.cli import main
+from ceqr.training import checkpoint
+from ceqr.training import run as run_module
+holder = importlib.import_module({module!r})
+*outer, last = {function!r}.split(".")
+for part in outer:
+    holder = getattr(holder, part)
+original, calls = getattr(holder, last), 0
+def replacement(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == {call} and {when!r} == "before":
+        os.kill(os.getpid(), signal.{name})
+    result = original(*args, **kwargs)
+    if calls == {call} and {when!r} == "after":
+        os.kill(os.getpid(), signal.{name})
+    return result
+setattr(holder, last, replacement)
+sys.exit(main({arguments!r}))
+"""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode
+
+
+def test_a_run_that_lost_its_files_is_refused_and_left_alone(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(sentence: str) -> None:
+        before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+        assert main(["resume", str(copy), "--frames", "2000", "--quiet"]) == 2
+        assert sentence in capsys.readouterr().err
+        assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+    copy = tmp_path / "a"
+    shutil.copytree(whole, copy)
+    shutil.rmtree(copy / "checkpoints")
+    refused("has lost its checkpoints")
+    copy = tmp_path / "b"
+    shutil.copytree(whole, copy)
+    (copy / "metrics.csv").write_text("seed,frame\n")
+    refused("metrics.csv is missing or shorter than its checkpoint says")
+
+
+def test_a_finished_run_stays_as_it_is(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {p: p.stat().st_mtime_ns for p in whole.rglob("*")}
+    assert main(["resume", str(whole)]) == 0
+    assert "is finished" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in whole.rglob("*")} == before
+
+
+def test_a_second_start_does_not_compile_again(whole: Path, tiny: list[str], tmp_path: Path) -> None:
+    """Whatever is compiled is kept: the same run in a new process adds nothing to the cache."""
+    cache = Path(os.environ["CEQR_CACHE_DIR"]) / "xla"
+    first = {p.name for p in cache.glob("*-cache")}
+    assert first
+    subprocess.run(_command(*_train(tiny, tmp_path / "again", 300)), check=True)
+    assert {p.name for p in cache.glob("*-cache")} == first
 
 
 @pytest.mark.filterwarnings("always::ceqr.training.checkpoint.CheckpointWarning")

@@ -6,6 +6,8 @@ buffer or file.
 """
 
 import abc
+import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -19,6 +21,9 @@ Network = Any  # a callable PyTree: [batch, *observation] -> outputs
 Outputs = Any  # a PyTree of arrays with a leading batch axis
 Memory = Any  # what an agent remembers within an episode; an empty tuple for most
 
+TORSOS = ("standard", "padded")
+LARGEST = 2**31 - 2  # of whole numbers: frames are counted in 32 bits
+
 
 class Batch(NamedTuple):
     """Transitions with a leading batch axis."""
@@ -28,22 +33,37 @@ class Batch(NamedTuple):
     reward: jax.Array
     terminated: jax.Array  # a truncated step is not terminated: it bootstraps from `successor`
     successor: jax.Array
+    number: jax.Array  # int32: when it was played; tells a transition from all others
 
 
 class Beliefs(NamedTuple):
-    """What an agent believes about each action: expected return, its own doubt, the world's noise."""
+    """What an agent believes about each action: expected return, its own doubt, the world's noise.
+
+    None where an agent has no such estimate. Both uncertainties are in the unit of returns.
+    """
 
     mean: jax.Array  # [actions]
-    epistemic: jax.Array  # [actions]
-    aleatoric: jax.Array  # [actions]
+    epistemic: jax.Array | None  # [actions]
+    aleatoric: jax.Array | None  # [actions]
 
 
 class AgentState(NamedTuple):
-    """All that learning changes."""
+    """All that learning changes, and what it must remember unchanged."""
 
     params: Network
     target: Network
     optimiser: optax.OptState
+    frozen: Any  # fixed from the start, such as the weights that an agent is anchored to
+
+
+class Successors(NamedTuple):
+    """What two networks say of a batch's successors, without gradient."""
+
+    target: Outputs
+    online: Outputs | None  # the learning network; only where the agent asks for it (`double`)
+
+
+Metrics = dict[str, jax.Array]
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,10 @@ class Hyperparameters:
     """Adam's learning rate."""
     adam_eps: float = field(default=1e-8, metadata={"above": 0.0})
     """Adam's epsilon."""
+    hidden: tuple[int, ...] = field(default=(128,), metadata={"least": 1})
+    """Units of each dense layer between the convolution and the heads; none for no such layer."""
+    torso: str = field(default="standard", metadata={"choices": TORSOS})
+    """Convolution of image observations: standard (MinAtar's: no padding, ReLU) or padded (CEQR-DQN's: PReLU)."""
 
     def for_env(self, env: str) -> Self:
         """These hyperparameters with the defaults that depend on the environment."""
@@ -82,19 +106,25 @@ class Hyperparameters:
 
 
 def check_bounds(config: Any) -> None:
-    """Checks each field of a dataclass against the bounds in its metadata."""
-    for f in config.__dataclass_fields__.values():
+    """Checks each field of a dataclass against its type and the bounds in its metadata."""
+    for f in dataclasses.fields(config):
         value, option = getattr(config, f.name), "--" + f.name.replace("_", "-")
-        for item in value if isinstance(value, tuple) else (value,):
-            least, most, above = (f.metadata.get(k) for k in ("least", "most", "above"))
-            if least is not None and not item >= least:
-                raise UserError(f"{option} must be at least {least:,}, not {item:,}.")
-            if most is not None and not item <= most:
-                raise UserError(f"{option} must be at most {most:,}, not {item:,}.")
-            if above is not None and not above < item < float("inf"):
-                raise UserError(f"{option} must be a finite number above {above:,}, not {item:,}.")
         if "choices" in f.metadata and value not in f.metadata["choices"]:
             raise UserError(f"{option} must be one of {', '.join(f.metadata['choices'])}, not {value!r}.")
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                continue
+            least, most, above = (f.metadata.get(k) for k in ("least", "most", "above"))
+            if isinstance(item, int) and most is None:
+                most = LARGEST
+            if not math.isfinite(item):
+                raise UserError(f"{option} must be a finite number, not {item}.")
+            if least is not None and item < least:
+                raise UserError(f"{option} must be at least {least:,}, not {item:,}.")
+            if most is not None and item > most:
+                raise UserError(f"{option} must be at most {most:,}, not {item:,}.")
+            if above is not None and item <= above:
+                raise UserError(f"{option} must be above {above:,}, not {item:,}.")
 
 
 @dataclass(frozen=True)
@@ -116,24 +146,42 @@ class Agent(abc.ABC):
         """What the network's outputs for one observation (no batch axis) say about each action."""
 
     @abc.abstractmethod
-    def explore(self, beliefs: Beliefs, memory: Memory, key: jax.Array) -> jax.Array:
-        """The action to take while learning."""
+    def explore(
+        self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        """The action to take while learning, given the outputs for one observation."""
 
     @abc.abstractmethod
+    def loss(self, outputs: Outputs, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """The scalar to minimise, and what to log."""
+
+    # What an algorithm may define otherwise.
+
+    double = False  # whether the loss reads `Successors.online`
+
     def greedy(self, beliefs: Beliefs) -> jax.Array:
         """The action to take when nothing is to be learned."""
+        return jnp.argmax(beliefs.mean)
 
-    @abc.abstractmethod
-    def least_uncertain(self, beliefs: Beliefs) -> jax.Array:
-        """The action that looks best after its own doubt is subtracted."""
-
-    @abc.abstractmethod
-    def loss(self, outputs: Outputs, target_outputs: Outputs, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The scalar to minimise, and what to log; `target_outputs` are the target network's for the successors."""
+    def least_uncertain(self, beliefs: Beliefs) -> jax.Array | None:
+        """The action that looks best after the agent's own doubt is subtracted; None if it has no such estimate."""
+        return None if beliefs.epistemic is None else jnp.argmax(beliefs.mean - beliefs.epistemic)
 
     def init_memory(self, key: jax.Array) -> Memory:
-        """What the agent remembers from an episode's start on; nothing unless an algorithm says otherwise."""
+        """What the agent remembers from an episode's start on."""
         return ()
+
+    def frozen(self, params: Network) -> Any:
+        """What must be remembered of the initial parameters."""
+        return ()
+
+    def penalty(self, params: Network, frozen: Any, frame: jax.Array) -> jax.Array | float:
+        """A loss on the parameters themselves."""
+        return 0.0
+
+    def forward(self, network: Network, observations: jax.Array, key: jax.Array | None) -> Outputs:
+        """The network's outputs for a batch of observations; with a key where chance may play a part."""
+        return network(observations)
 
     # What all share.
 
@@ -144,55 +192,70 @@ class Agent(abc.ABC):
     def init(self, key: jax.Array) -> AgentState:
         """A state that has learned nothing; the target network starts as a copy."""
         params = self.network(key)
-        return AgentState(params, jax.tree.map(jnp.copy, params), self._adam.init(params))
+        target, frozen = jax.tree.map(jnp.copy, (params, self.frozen(params)))
+        return AgentState(params, target, self._adam.init(params), frozen)
 
     def act(
-        self, state: AgentState, memory: Memory, observation: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Memory, Beliefs]:
+        self, state: AgentState, memory: Memory, observation: jax.Array, frame: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Beliefs]:
         """Chooses an action for one observation."""
-        beliefs = self.beliefs(_first(state.params(observation[None])))
-        return self.explore(beliefs, memory, key), memory, beliefs
+        forward_key, act_key = jax.random.split(key)
+        outputs = _first(self.forward(state.params, observation[None], forward_key))
+        beliefs = self.beliefs(outputs)
+        return self.explore(outputs, beliefs, memory, frame, act_key), beliefs
 
     def act_greedily(self, network: Network, observations: jax.Array) -> jax.Array:
         """The actions for a batch of observations when nothing is to be learned."""
-        return jax.vmap(lambda outputs: self.greedy(self.beliefs(outputs)))(network(observations))
+        return jax.vmap(lambda outputs: self.greedy(self.beliefs(outputs)))(self.forward(network, observations, None))
 
-    def learn(self, state: AgentState, batch: Batch) -> tuple[AgentState, dict[str, jax.Array]]:
+    def learn(self, state: AgentState, batch: Batch, frame: jax.Array, key: jax.Array) -> tuple[AgentState, Metrics]:
         """One update on one batch."""
 
-        def objective(params: Network) -> tuple[jax.Array, dict[str, jax.Array]]:
-            return self._total_loss(params(batch.observation), state, batch)
+        def objective(params: Network) -> tuple[jax.Array, Metrics]:
+            return self._total_loss(params, self.forward(params, batch.observation, key), state, batch, frame)
 
         grads, metrics = jax.grad(objective, has_aux=True)(state.params)
         return self._apply(state, grads), metrics
 
     def act_and_learn(
-        self, state: AgentState, memory: Memory, observation: jax.Array, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, Memory, Beliefs, AgentState, dict[str, jax.Array]]:
+        self,
+        state: AgentState,
+        memory: Memory,
+        observation: jax.Array,
+        batch: Batch,
+        frame: jax.Array,
+        key: jax.Array,
+    ) -> tuple[jax.Array, Beliefs, AgentState, Metrics]:
         """`act` and `learn` from the same parameters, in one forward pass.
 
         Reading the weights costs most of a forward pass over so few rows, so the observation to act on rides along
         with the learning batch.
         """
+        forward_key, act_key = jax.random.split(key)
 
-        def objective(params: Network) -> tuple[jax.Array, tuple[Outputs, dict[str, jax.Array]]]:
-            outputs = params(jnp.concatenate([observation[None], batch.observation]))
-            loss, metrics = self._total_loss(jax.tree.map(lambda x: x[1:], outputs), state, batch)
+        def objective(params: Network) -> tuple[jax.Array, tuple[Outputs, Metrics]]:
+            rows = jnp.concatenate([observation[None], batch.observation])
+            outputs = self.forward(params, rows, forward_key)
+            loss, metrics = self._total_loss(params, jax.tree.map(lambda x: x[1:], outputs), state, batch, frame)
             return loss, (_first(outputs), metrics)
 
         grads, (outputs, metrics) = jax.grad(objective, has_aux=True)(state.params)
         beliefs = self.beliefs(outputs)
-        action = self.explore(beliefs, memory, key)
-        return action, memory, beliefs, self._apply(state, grads), metrics
+        action = self.explore(outputs, beliefs, memory, frame, act_key)
+        return action, beliefs, self._apply(state, grads), metrics
 
-    def _total_loss(self, outputs: Outputs, state: AgentState, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        target_outputs = jax.lax.stop_gradient(state.target(batch.successor))
-        loss, metrics = self.loss(outputs, target_outputs, batch)
+    def _total_loss(
+        self, params: Network, outputs: Outputs, state: AgentState, batch: Batch, frame: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        online = self.forward(state.params, batch.successor, None) if self.double else None
+        successors = Successors(self.forward(state.target, batch.successor, None), online)
+        loss, metrics = self.loss(outputs, jax.lax.stop_gradient(successors), batch)
+        loss = loss + self.penalty(params, state.frozen, frame)
         return loss, {"loss": loss, **metrics}
 
     def _apply(self, state: AgentState, grads: Network) -> AgentState:
         updates, optimiser = self._adam.update(grads, state.optimiser, state.params)
-        return AgentState(optax.apply_updates(state.params, updates), state.target, optimiser)
+        return state._replace(params=optax.apply_updates(state.params, updates), optimiser=optimiser)
 
     def copy_target(self, state: AgentState) -> AgentState:
         """Sets the target network to the present one."""
@@ -214,3 +277,10 @@ def pick(values: jax.Array, action: jax.Array) -> jax.Array:
     for a in range(1, values.shape[1]):
         taken = jnp.where(mask == a, values[:, a], taken)
     return taken
+
+
+def td_target(batch: Batch, discount: float, values: jax.Array) -> jax.Array:
+    """r + discount * (1 - terminated) * values, for values [batch, ...] of the successors."""
+    follows = discount * (1.0 - batch.terminated)
+    shape = (-1, *[1] * (values.ndim - 1))
+    return batch.reward.reshape(shape) + follows.reshape(shape) * values

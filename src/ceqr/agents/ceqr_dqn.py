@@ -15,8 +15,17 @@ import jax
 import jax.numpy as jnp
 
 from ceqr import losses
-from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Memory, pick
-from ceqr.networks import Linear, torso
+from ceqr.agents.base import (
+    TORSOS,
+    Batch,
+    Beliefs,
+    Metrics,
+    Successors,
+    pick,
+)
+from ceqr.agents.qr_dqn import quantile_targets
+from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
+from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
 LAMBDA_EP = {  # the paper's Table 1
@@ -29,19 +38,19 @@ LAMBDA_EP = {  # the paper's Table 1
 
 
 @dataclass(frozen=True)
-class CEQRDQNHyperparameters(Hyperparameters):
+class CEQRDQNHyperparameters(ThompsonHyperparameters):
     """CEQR-DQN's own options, on top of those of every agent."""
 
     hidden: tuple[int, ...] = field(default=(1600,), metadata={"least": 1})
     """Units of each dense layer between the convolution and the heads; none for the paper's text."""
+    torso: str = field(default="padded", metadata={"choices": TORSOS})
+    """Convolution of image observations: padded (PReLU; the paper's) or standard (MinAtar's: no padding, ReLU)."""
     quantiles: int = field(default=50, metadata={"least": 2})
     """N, the quantiles that describe the return of an action."""
     kappa: float = field(default=1.0, metadata={"least": 0.0})
     """Threshold of the quantile Huber loss; 0 is the plain pinball loss."""
     lambda_ep: float = field(default=0.01, metadata={"least": 0.0})
     """Weight of the epistemic uncertainty as the variance of the Thompson sample; the default depends on the game."""
-    lambda_al: float = field(default=0.0, metadata={"least": 0.0})
-    """Aversion to risk: weight of the aleatoric uncertainty subtracted from an action's value."""
     lambda_reg: float = field(default=0.5, metadata={"least": 0.0})
     """Weight of the evidence regulariser."""
     lambda_cal: float = field(default=0.5, metadata={"least": 0.0, "most": 1.0})
@@ -56,22 +65,14 @@ class CEQRDQNHyperparameters(Hyperparameters):
 class CEQRNetwork(eqx.Module):
     """A torso and two linear heads: [A, N] quantiles and [A, 4, 2, N] raw NIG parameters an observation."""
 
-    torso: eqx.Module
+    torso: ImageTorso | VectorTorso
     quantile_head: Linear
     evidence_head: Linear
     num_actions: int = eqx.field(static=True)
     quantiles: int = eqx.field(static=True)
 
-    def __init__(
-        self,
-        key: jax.Array,
-        observation_shape: tuple[int, ...],
-        num_actions: int,
-        hidden: tuple[int, ...],
-        quantiles: int,
-    ):
-        torso_key, quantile_key, evidence_key = jax.random.split(key, 3)
-        body = torso(torso_key, observation_shape, hidden, padded=True)
+    def __init__(self, key: jax.Array, body: ImageTorso | VectorTorso, num_actions: int, quantiles: int):
+        quantile_key, evidence_key = jax.random.split(key)
         self.torso = body
         self.quantile_head = Linear(quantile_key, body.features, num_actions * quantiles)
         self.evidence_head = Linear(evidence_key, body.features, num_actions * 4 * 2 * quantiles)
@@ -79,7 +80,7 @@ class CEQRNetwork(eqx.Module):
         self.quantiles = quantiles
 
     def __call__(self, observation: jax.Array) -> "CEQROutputs":
-        features = self.torso(observation)  # pyright: ignore[reportCallIssue]
+        features = self.torso(observation)
         shape = (len(observation), self.num_actions)
         return CEQROutputs(
             quantiles=self.quantile_head(features).reshape(*shape, self.quantiles),
@@ -98,40 +99,28 @@ def _nig(evidence: jax.Array) -> losses.NIG:
 
 
 @dataclass(frozen=True)
-class CEQRDQN(Agent):
+class CEQRDQN(ThompsonAgent):
     """The agent; acting is the paper's Algorithm 1."""
 
     hyper: CEQRDQNHyperparameters
 
     def network(self, key: jax.Array) -> CEQRNetwork:
-        return CEQRNetwork(key, self.observation_shape, self.num_actions, self.hyper.hidden, self.hyper.quantiles)
+        torso_key, heads_key = jax.random.split(key)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles)
 
     def beliefs(self, outputs: CEQROutputs) -> Beliefs:
         aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
         return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric)
 
-    def _risk_averse(self, beliefs: Beliefs) -> jax.Array:
-        return beliefs.mean - self.hyper.lambda_al * beliefs.aleatoric
-
-    def explore(self, beliefs: Beliefs, memory: Memory, key: jax.Array) -> jax.Array:
+    def deviation(self, epistemic: jax.Array) -> jax.Array:
         # The paper multiplies lambda_ep by a standard deviation and uses the product as a variance. So do we.
-        deviation = jnp.sqrt(self.hyper.lambda_ep * beliefs.epistemic)
-        noise = jax.random.normal(key, beliefs.mean.shape)
-        return jnp.argmax(self._risk_averse(beliefs) + deviation * noise)
+        return jnp.sqrt(self.hyper.lambda_ep * epistemic)
 
-    def greedy(self, beliefs: Beliefs) -> jax.Array:
-        return jnp.argmax(self._risk_averse(beliefs))
-
-    def least_uncertain(self, beliefs: Beliefs) -> jax.Array:
-        return jnp.argmax(beliefs.mean - self.hyper.lambda_ep * beliefs.epistemic)
-
-    def loss(
-        self, outputs: CEQROutputs, target_outputs: CEQROutputs, batch: Batch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(self, outputs: CEQROutputs, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
         hyper = self.hyper
-        best = jnp.argmax(target_outputs.quantiles.mean(-1), axis=-1)
-        follows = hyper.discount * (1.0 - batch.terminated)
-        target = batch.reward[:, None] + follows[:, None] * pick(target_outputs.quantiles, best)
+        following = successors.target.quantiles
+        target = quantile_targets(following, following, batch, hyper.discount)
 
         theta = pick(outputs.quantiles, batch.action)
         nig = _nig(pick(outputs.evidence, batch.action))
@@ -145,10 +134,8 @@ class CEQRDQN(Agent):
                 lower, upper, target, hyper.calibration, hyper.lambda_cal, INTERVAL_COVERAGE
             ),
         }
-        below = jnp.mean(target <= theta, axis=0)
-        levels = losses.quantile_levels(hyper.quantiles, theta.dtype)
         measures = {
             "coverage": jnp.mean((lower <= target) & (target <= upper)),
-            "quantile_coverage_error": jnp.mean(jnp.abs(below - levels)),
+            "quantile_coverage_error": losses.quantile_coverage_error(theta, target),
         }
         return sum(terms.values(), jnp.zeros(())), terms | measures

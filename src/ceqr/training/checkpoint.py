@@ -83,21 +83,27 @@ def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
     assert META not in arrays
     path = folder / f"{frame:012d}.npz"
     temporary = _temporary(path)
-    with open(temporary, "wb") as file:
-        np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
-        _flush(file)
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
+            _flush(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # a full disk should not be left fuller
+        raise
     digest = _digest(temporary)
     # Where the same frame is saved again, its old checksum must not vouch for the new file.
     _checksum_path(path).unlink(missing_ok=True)
     _rename(temporary, path)
     write_aside(_checksum_path(path), f"{digest}  {path.name}\n".encode())
-    for old in _complete(folder)[KEPT:]:
-        _checksum_path(old).unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
+    # What is newer than this one was passed over as damaged; the rest is old, or was never completed.
+    kept = [p for p in complete(folder) if p <= path][:KEPT]
+    wanted = {*kept, *map(_checksum_path, kept)}
+    for other in set(folder.iterdir()) - wanted:
+        other.unlink(missing_ok=True)
     return path
 
 
-def _complete(folder: Path) -> list[Path]:
+def complete(folder: Path) -> list[Path]:
     """Checkpoints that were written to the end, newest first."""
     return sorted((p for p in folder.glob("*.npz") if _checksum_path(p).exists()), reverse=True)
 
@@ -107,10 +113,10 @@ def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
 
     None if no checkpoint was ever completed. `like` may hold `jax.ShapeDtypeStruct`s.
     """
-    complete = _complete(folder)
-    for path in complete:
-        expected = _checksum_path(path).read_text().split()[:1]
-        if expected != [_digest(path)]:
+    found = complete(folder)
+    for path in found:
+        expected = _checksum_path(path).read_bytes().split()[:1]
+        if expected != [_digest(path).encode()]:
             warnings.warn(
                 f"Checkpoint {path} does not match its checksum; using the one before it.",
                 CheckpointWarning,
@@ -118,7 +124,7 @@ def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
             )
             continue
         return _load(path, like)
-    if complete:
+    if found:
         raise UserError(f"No checkpoint in {folder} matches its checksum, so the run cannot go on; train it anew.")
     return None
 

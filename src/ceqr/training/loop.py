@@ -31,7 +31,7 @@ class Episode(NamedTuple):
     total: jax.Array  # float32: undiscounted return so far
     length: jax.Array  # int32: frames so far
     nongreedy: jax.Array  # int32: actions other than the greedy one
-    least_uncertain: jax.Array  # int32: actions that were the least uncertain one
+    least_uncertain: jax.Array  # float32: actions that were the least uncertain one; NaN if the agent knows none
     start_value: jax.Array  # float32: the value that the agent gave to its first observation
 
 
@@ -85,7 +85,7 @@ class Loop:
         """The state of a seed (an integer) before its first frame."""
         agent_key, env_key, memory_key, loop_key = jax.random.split(jax.random.key(seed), 4)
         env, observation = self.env.reset(env_key)
-        agent = self.agent.init(agent_key)
+        agent, memory = self.agent.init(agent_key), self.agent.init_memory(memory_key)
         replay = self.replay.init()
         batch = jax.tree.map(
             lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self.replay.sample, replay, loop_key)
@@ -93,13 +93,13 @@ class Loop:
         return LoopState(
             key=loop_key,
             agent=agent,
-            memory=self.agent.init_memory(memory_key),
+            memory=memory,
             env=env,
             observation=observation,
             replay=replay,
             batch=batch,
             episode=_new_episode(),
-            tally=self._empty_tally(agent, batch),
+            tally=self._empty_tally(agent, memory, observation, batch),
             nonfinite=jnp.int32(NEVER),
         )
 
@@ -111,13 +111,13 @@ class Loop:
         """
         return jax.lax.map(self.init, seeds)
 
-    def _empty_tally(self, agent: AgentState, batch: Batch) -> Tally:
-        metrics = jax.eval_shape(self.agent.learn, agent, batch)[1]
-        zero = jnp.float32(0)
+    def _empty_tally(self, agent: AgentState, memory: Memory, observation: jax.Array, batch: Batch) -> Tally:
+        frame, key = jnp.int32(0), jax.random.key(0)
+        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, agent, memory, observation, batch, frame, key)
         return Tally(
             frames=jnp.int32(0),
             updates=jnp.int32(0),
-            acting={"epistemic": zero, "aleatoric": zero},
+            acting={name: jnp.float32(0) for name in _uncertainties(beliefs)},
             learning={name: jnp.float32(0) for name in metrics},
         )
 
@@ -132,9 +132,9 @@ class Loop:
         """
         act_key, env_key, sample_key, memory_key = keys
         if learning:
-            action, memory, beliefs, agent, tally, nonfinite = self._act_and_learn(state, frame, act_key)
+            action, beliefs, agent, tally, nonfinite = self._act_and_learn(state, frame, act_key)
         else:
-            action, memory, beliefs = self.agent.act(state.agent, state.memory, state.observation, act_key)
+            action, beliefs = self.agent.act(state.agent, state.memory, state.observation, frame, act_key)
             agent, tally, nonfinite = state.agent, state.tally, state.nonfinite
 
         env, after = self.env.step(state.env, action, env_key)
@@ -152,7 +152,7 @@ class Loop:
         state = LoopState(
             key=state.key,
             agent=agent,
-            memory=_where(ended, self.agent.init_memory(memory_key), memory),
+            memory=_where(ended, self.agent.init_memory(memory_key), state.memory),
             env=env,
             observation=after.observation,
             replay=replay,
@@ -160,10 +160,7 @@ class Loop:
             episode=episode,
             tally=tally._replace(
                 frames=tally.frames + 1,
-                acting={
-                    "epistemic": tally.acting["epistemic"] + beliefs.epistemic[action],
-                    "aleatoric": tally.acting["aleatoric"] + beliefs.aleatoric[action],
-                },
+                acting={name: tally.acting[name] + each[action] for name, each in _uncertainties(beliefs).items()},
             ),
             nonfinite=nonfinite,
         )
@@ -171,20 +168,20 @@ class Loop:
 
     def _act_and_learn(
         self, state: LoopState, frame: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Memory, Beliefs, AgentState, Tally, jax.Array]:
-        def update(state: LoopState) -> tuple[jax.Array, Memory, Beliefs, AgentState, Tally, jax.Array]:
-            action, memory, beliefs, agent, metrics = self.agent.act_and_learn(
-                state.agent, state.memory, state.observation, state.batch, key
+    ) -> tuple[jax.Array, Beliefs, AgentState, Tally, jax.Array]:
+        def update(state: LoopState) -> tuple[jax.Array, Beliefs, AgentState, Tally, jax.Array]:
+            action, beliefs, agent, metrics = self.agent.act_and_learn(
+                state.agent, state.memory, state.observation, state.batch, frame, key
             )
             tally = state.tally._replace(
                 updates=state.tally.updates + 1,
                 learning=jax.tree.map(jnp.add, state.tally.learning, metrics),
             )
             first_bad = (state.nonfinite == NEVER) & ~jnp.isfinite(metrics["loss"])
-            return action, memory, beliefs, agent, tally, jnp.where(first_bad, frame, state.nonfinite)
+            return action, beliefs, agent, tally, jnp.where(first_bad, frame, state.nonfinite)
 
-        def rest(state: LoopState) -> tuple[jax.Array, Memory, Beliefs, AgentState, Tally, jax.Array]:
-            acted = self.agent.act(state.agent, state.memory, state.observation, key)
+        def rest(state: LoopState) -> tuple[jax.Array, Beliefs, AgentState, Tally, jax.Array]:
+            acted = self.agent.act(state.agent, state.memory, state.observation, frame, key)
             return *acted, state.agent, state.tally, state.nonfinite
 
         every = self.agent.hyper.update_every
@@ -195,12 +192,13 @@ class Loop:
     def _count(
         self, episode: Episode, beliefs: Beliefs, action: jax.Array, reward: jax.Array, ended: jax.Array
     ) -> tuple[Episode, Finished]:
-        greedy = self.agent.greedy(beliefs)
+        greedy, least_uncertain = self.agent.greedy(beliefs), self.agent.least_uncertain(beliefs)
         episode = Episode(
             total=episode.total + reward,
             length=episode.length + 1,
             nongreedy=episode.nongreedy + (action != greedy),
-            least_uncertain=episode.least_uncertain + (action == self.agent.least_uncertain(beliefs)),
+            least_uncertain=episode.least_uncertain
+            + (jnp.nan if least_uncertain is None else action == least_uncertain),
             start_value=jnp.where(episode.length == 0, jnp.max(beliefs.mean), episode.start_value),
         )
         frames = episode.length.astype(jnp.float32)
@@ -256,7 +254,13 @@ class Loop:
 
 def _new_episode() -> Episode:
     zero = jnp.int32(0)
-    return Episode(jnp.float32(0), zero, zero, zero, jnp.float32(0))
+    return Episode(jnp.float32(0), zero, zero, jnp.float32(0), jnp.float32(0))
+
+
+def _uncertainties(beliefs: Beliefs) -> dict[str, jax.Array]:
+    """Those that the agent estimates."""
+    both = {"epistemic": beliefs.epistemic, "aleatoric": beliefs.aleatoric}
+    return {name: each for name, each in both.items() if each is not None}
 
 
 def _where(condition: jax.Array, yes: Tree, no: Tree) -> Tree:

@@ -44,7 +44,7 @@ class EpisodeRow(NamedTuple):
     total: float
     length: int
     nongreedy: float  # share of actions that were not the greedy one
-    least_uncertain: float  # share of actions that were the least uncertain one
+    least_uncertain: float  # share of actions that were the least uncertain one; NaN if the agent knows none
 
 
 class EpisodeStatistics:
@@ -79,7 +79,7 @@ class Run:
         self._lock = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._lock)
             raise UserError(f"{path} is in use by another process; wait for it to end or stop it first.") from error
 
@@ -87,26 +87,34 @@ class Run:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    def check_lengths(self, lengths: dict[str, int]) -> None:
+        """Raises `UserError` if a table lost rows that a checkpoint counts on; changes nothing."""
+        for name, length in lengths.items():
+            path = self.path / name
+            if not path.exists() or path.stat().st_size < length:
+                raise UserError(f"{path} is missing or shorter than its checkpoint says, so the run cannot go on.")
+
     def begin(self, lengths: dict[str, int] | None) -> None:
         """Opens the tables: cut back to the given lengths in bytes, or new."""
         self._tables = {}
         for name, columns in self._columns.items():
-            file = open(self.path / name, "a+", newline="", encoding="utf-8")  # noqa: SIM115
-            size = 0 if lengths is None else lengths[name]
-            if file.seek(0, os.SEEK_END) < size:
-                raise UserError(f"{self.path / name} is shorter than its checkpoint says, so the run cannot go on.")
-            file.truncate(size)
+            file = open(self.path / name, "a", newline="", encoding="utf-8")  # noqa: SIM115
+            file.truncate(0 if lengths is None else lengths[name])
             if lengths is None:
                 file.write(_line(columns))
+                file.flush()
             self._tables[name] = file
         for row in read_episodes(self.path):
             self.episodes[row.seed].add(row)
         timing = self.path / "timing.csv"
         if not timing.exists():
             timing.write_text(_line(TIMING_COLUMNS))
+        elif not timing.read_bytes().endswith(b"\n"):  # a kill tore the last row
+            timing.write_bytes(timing.read_bytes() + b"\n")
 
     def add_episodes(self, rows: Iterable[EpisodeRow]) -> None:
         for row in rows:
+            row = row._replace(total=float(_number(row.total)))  # what a resumed run will read back
             self._tables["episodes.csv"].write(
                 _line(
                     (
@@ -133,11 +141,12 @@ class Run:
         for name, file in self._tables.items():
             file.flush()
             os.fsync(file.fileno())
-            lengths[name] = file.tell()
+            lengths[name] = os.fstat(file.fileno()).st_size
         return lengths
 
-    def write_config(self) -> None:
-        write_json(self.path / "config.json", {"format": FORMAT, **provenance(), "config": self.config.to_json()})
+    def write_config(self, origin: dict[str, Any]) -> None:
+        """Writes config.json with the versions that the run was begun with."""
+        write_json(self.path / "config.json", {"format": FORMAT, **origin, "config": self.config.to_json()})
 
     def write_summary(self, frame: int) -> None:
         seeds = [
@@ -172,26 +181,31 @@ def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) ->
     if not os.access(path, os.W_OK):
         raise UserError(f"Cannot write to {path}: Permission denied; choose another --out.")
     run = Run(path, config, metric_columns)
-    run.write_config()
+    run.write_config(provenance())
     return run
 
 
-def read_config(path: Path) -> tuple[RunConfig[Any], dict[str, str]]:
-    """The configuration of a run and the package versions it was made with."""
+def read_config(path: Path) -> tuple[RunConfig[Any], dict[str, Any]]:
+    """The configuration of a run and the versions it was begun with."""
+    return read_config_file(path / "config.json", f"{path} is not a run")
+
+
+def read_config_file(path: Path, complaint: str) -> tuple[RunConfig[Any], dict[str, Any]]:
+    """The same from a run's config.json itself."""
     try:
-        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is not a run: it has no config.json.") from error
-    except NotADirectoryError as error:
-        raise UserError(f"{path} is not a run: it is not a directory.") from error
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{complaint}: there is no {path}.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{path / 'config.json'} cannot be read: {error}.") from error
+        raise UserError(f"{path} cannot be read: {error}.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT}).")
     try:
-        return from_json(content["config"]), content.get("packages", {})
+        config = from_json(content.pop("config"))
     except (UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} was made by an incompatible version of ceqr.") from error
+    del content["format"]
+    return config, content
 
 
 def provenance() -> dict[str, Any]:
@@ -230,7 +244,8 @@ def read_table(path: Path) -> Iterator[dict[str, str]]:
 def read_episodes(path: Path) -> Iterator[EpisodeRow]:
     for row in read_table(path / "episodes.csv"):
         seed, frame, total, length, nongreedy, least_uncertain = (row[name] for name in EPISODE_COLUMNS)
-        yield EpisodeRow(int(seed), int(frame), float(total), int(length), float(nongreedy), float(least_uncertain))
+        shares = float(nongreedy), float(least_uncertain or "nan")
+        yield EpisodeRow(int(seed), int(frame), float(total), int(length), *shares)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -238,8 +253,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _number(value: float) -> str:
-    """Enough digits to tell float32 metrics apart, the same on every run; nothing where there is no number."""
-    return "" if math.isnan(value) else f"{value:.7g}"
+    """Enough digits to tell any two float32 numbers apart; nothing where there is no number."""
+    return "" if math.isnan(value) else f"{value:.9g}"
 
 
 def _line(cells: Iterable[Any]) -> str:

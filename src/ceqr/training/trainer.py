@@ -1,9 +1,11 @@
 """The host's side of training: runs the compiled loop chunk by chunk, and keeps the run directory."""
 
 import dataclasses
+import importlib.util
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -50,39 +52,55 @@ def build_loop(config: RunConfig[Any]) -> Loop:
 def start(config: RunConfig[Any], out: Path, quiet: bool = False) -> None:
     """Trains a new run in the directory `out`."""
     config.check()
+    _require_extras(config)
     loop = build_loop(config)
     run = run_directory.create(out, config, _metric_columns(loop))
     try:
-        _train(run, loop, quiet)
+        _train(run, loop, None, quiet)
     finally:
         run.close()
 
 
 def resume(path: Path, frames: int | None = None, quiet: bool = False) -> None:
     """Goes on with a run, to more frames than it was made for if so asked."""
-    config, packages = run_directory.read_config(path)
+    config, origin = run_directory.read_config(path)
     if frames is not None and frames < config.frames:
         raise UserError(
             f"--frames {frames:,} is less than the run's own {config.frames:,}; a run can only be extended."
         )
     extended = dataclasses.replace(config, frames=frames or config.frames)
     extended.check()
+    _require_extras(extended)
     loop = build_loop(extended)
+    run = Run(path, extended, _metric_columns(loop))
+    try:
+        # Nothing is written before everything has been read and found whole.
+        saved = load_state(path, loop, extended)
+        if saved is not None:
+            run.check_lengths(saved[1]["lengths"])
+        elif (path / "summary.json").exists():  # written only after a first checkpoint
+            raise UserError(f"{path} has lost its checkpoints, so it cannot go on; train it anew.")
+        _warn_of_other_versions(origin.get("packages", {}))
+        if extended != config:
+            run.write_config(origin)
+        if saved is not None and saved[1]["frame"] >= extended.frames:
+            if not quiet:
+                print(f"{path} is finished: all {extended.frames:,} frames are played.", file=sys.stderr)
+            return
+        _train(run, loop, saved, quiet)
+    finally:
+        run.close()
+
+
+def _warn_of_other_versions(packages: dict[str, str]) -> None:
     now = run_directory.provenance()["packages"]
     changed = [f"{name} {packages[name]} -> {now.get(name)}" for name in packages if packages[name] != now.get(name)]
     if changed:
-        print(
-            f"Warning: the run was made with other versions ({', '.join(changed)}), "
+        warnings.warn(
+            f"the run was begun with other versions ({', '.join(changed)}), "
             "so it may not end with the same bits as one that was never interrupted.",
-            file=sys.stderr,
+            stacklevel=2,
         )
-    run = Run(path, extended, _metric_columns(loop))
-    try:
-        if extended != config:
-            run.write_config()
-        _train(run, loop, quiet)
-    finally:
-        run.close()
 
 
 def load_state(path: Path, loop: Loop, config: RunConfig[Any]) -> tuple[LoopState, dict[str, Any]] | None:
@@ -100,41 +118,55 @@ def _metric_columns(loop: Loop) -> list[str]:
     return [*tally.learning, *tally.acting, "start_value"]
 
 
-def _train(run: Run, loop: Loop, quiet: bool) -> None:
-    config, hyper = run.config, run.config.hyper
-    saved = load_state(run.path, loop, config)
-    if saved is None:
-        states, frame = jax.jit(loop.init_seeds)(_seeds(config)), 0
-        run.begin(None)
-    else:
-        states, meta = saved
-        frame = meta["frame"]
-        run.begin(meta["lengths"])
-    say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
-    parameters = parameter_count(states.agent.params) // config.seeds
-    say(
-        f"Training {config.agent} on {config.env} ({config.protocol} protocol), frames {frame:,} to {config.frames:,}: "
-        f"{config.seeds} seed(s) from {config.seed_start} on, {parameters:,} parameters each, in {run.path}"
-    )
-    chunks = Chunks(loop, states)
-    logger = Logger(run)
-    stop_at = config.frames
+def _train(run: Run, loop: Loop, saved: tuple[LoopState, dict[str, Any]] | None, quiet: bool) -> None:
+    config = run.config
+    with _signals() as received:
+        if saved is None:
+            states, frame = jax.jit(loop.init_seeds)(_seeds(config)), 0
+            run.begin(None)
+        else:
+            states, frame = saved[0], saved[1]["frame"]
+            run.begin(saved[1]["lengths"])
+        say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+        parameters = parameter_count(states.agent.params) // config.seeds
+        say(
+            f"Training {config.agent} on {config.env} ({config.protocol} protocol), "
+            f"frames {frame:,} to {config.frames:,}: {config.seeds} seed(s) from {config.seed_start} on, "
+            f"{parameters:,} parameters each, in {run.path}"
+        )
+        logger = Logger(run)
+        try:
+            frame = _train_chunks(run, loop, states, frame, logger, received, quiet)
+        finally:
+            logger.close()
+    if frame < config.frames:
+        name = signal.Signals(received[0]).name
+        raise Interrupted(
+            received[0], f"Stopped by {name} at frame {frame:,} and saved; go on with 'ceqr resume {run.path}'."
+        )
+    say(f"Done: {logger.status()}. Results are in {run.path}.")
+
+
+def _train_chunks(
+    run: Run, loop: Loop, states: LoopState, frame: int, logger: "Logger", received: list[int], quiet: bool
+) -> int:
+    """Plays chunk after chunk to the last frame or to a signal, and returns the frame reached."""
+    config = run.config
+    chunks = Chunks(loop, states, config.log_every, config.frames)
 
     def save() -> None:
+        _check_parameters(run, states, frame)
         lengths = run.flush()
         checkpoint.save(run.checkpoints, frame, states, {"frame": frame, "lengths": lengths})
         run.write_summary(frame)
 
     began = last_save = last_log = time.monotonic()
     logged = frame
-    with (
-        Progress(f"training {config.seeds} seed(s)", stop_at, start=frame, quiet=quiet) as progress,
-        _signals() as received,
-    ):
-        while frame < stop_at and not received:
-            end = chunks.next_end(frame, hyper.learning_starts, config.log_every, stop_at)
+    with Progress(f"training {config.seeds} seed(s)", config.frames, start=frame, quiet=quiet) as progress:
+        while frame < config.frames and not received:
+            end = chunks.next_end(frame)
             states, finished = chunks.run(states, frame, end)
-            _check_finite(run, states, config)
+            _check_losses(run, states)
             logger.episodes(frame, end, finished)
             frame = end
             if frame % config.log_every == 0:
@@ -143,24 +175,17 @@ def _train(run: Run, loop: Loop, quiet: bool) -> None:
                 run.add_timing(frame, now - began, (frame - logged) / (now - last_log))
                 logged, last_log = frame, now
             progress.update(frame, logger.status(), chunks.frames_per_second)
-            if time.monotonic() - last_save >= config.checkpoint_seconds and frame < stop_at:
+            if time.monotonic() - last_save >= config.checkpoint_seconds and frame < config.frames:
                 save()
                 last_save = time.monotonic()
         save()
-    logger.close()
-    if frame < stop_at:
-        name = signal.Signals(received[0]).name
-        raise Interrupted(
-            received[0],
-            f"Stopped by {name} at frame {frame:,} and saved; go on with 'ceqr resume {run.path}'.",
-        )
-    say(f"Done: {logger.status()}. Results are in {run.path}.")
+    return frame
 
 
 class Chunks:
     """The compiled chunks, and how long to make them."""
 
-    def __init__(self, loop: Loop, states: LoopState):
+    def __init__(self, loop: Loop, states: LoopState, log_every: int, last: int):
         # Two programs, with and without learning: a branch inside one would copy all weights in every frame.
         # Both are compiled before the first frame.
         zero = jnp.int32(0)
@@ -170,19 +195,18 @@ class Chunks:
             .compile()
             for learning in (False, True)
         }
-        self._learning_starts = loop.agent.hyper.learning_starts
+        self._learning_starts, self._log_every, self._last = loop.agent.hyper.learning_starts, log_every, last
         self._frames = FIRST_CHUNK
         self.frames_per_second: float | None = None  # of each seed
 
-    def next_end(self, frame: int, *marks: int) -> int:
-        """Where the chunk from `frame` on ends: after about CHUNK_SECONDS, or at the next mark before that.
+    def next_end(self, frame: int) -> int:
+        """Where the chunk from `frame` on ends: after about CHUNK_SECONDS, or before.
 
-        Marks are learning start, log interval and the last frame.
+        It never runs past the start of learning, the next row of metrics or the last frame.
         """
-        learning_starts, log_every, last = marks
-        stops = [frame + self._frames, (frame // log_every + 1) * log_every, last]
-        if frame < learning_starts:
-            stops.append(learning_starts)
+        stops = [frame + self._frames, (frame // self._log_every + 1) * self._log_every, self._last]
+        if frame < self._learning_starts:
+            stops.append(self._learning_starts)
         return min(stops)
 
     def run(self, states: LoopState, start: int, stop: int) -> tuple[LoopState, Finished]:
@@ -258,7 +282,6 @@ class _Board:
     """TensorBoard event files, one folder a seed."""
 
     def __init__(self, path: Path):
-        require_tensorboard()
         self._path = path / "tensorboard"
         self._writers: dict[int, Any] = {}
 
@@ -275,23 +298,40 @@ class _Board:
             writer.close()
 
 
-def require_tensorboard() -> None:
-    try:
-        import tensorboardX  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "--tensorboard needs the extra 'tensorboard'; install it with: pip install 'ceqr[tensorboard]'"
-        ) from error
+def _require_extras(config: RunConfig[Any]) -> None:
+    if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+        raise UserError("--tensorboard needs an extra; install it with: pip install 'ceqr[tensorboard]'")
 
 
-def _check_finite(run: Run, states: LoopState, config: RunConfig[Any]) -> None:
+def _check_losses(run: Run, states: LoopState) -> None:
     nonfinite = np.asarray(states.nonfinite)
-    bad = [(int(f), seed) for f, seed in zip(nonfinite, config.seed_numbers, strict=True) if f != NEVER]
+    bad = [(int(f), seed) for f, seed in zip(nonfinite, run.config.seed_numbers, strict=True) if f != NEVER]
     if bad:
         frame, seed = min(bad)
-        kept = sorted(run.checkpoints.glob("*.npz"))
-        where = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint had been written yet"
-        raise Diverged(f"The loss of seed {seed} was not finite in frame {frame:,}, so training stopped; {where}.")
+        raise Diverged(
+            f"The loss of seed {seed} was not finite in frame {frame:,}, so training stopped; {_last_good(run)}."
+        )
+
+
+def _check_parameters(run: Run, states: LoopState, frame: int) -> None:
+    """The last update may have been the one that broke the network: its loss would tell only in the next frame."""
+    finite = np.logical_and.reduce(
+        [
+            np.isfinite(leaf).reshape(len(leaf), -1).all(1)
+            for leaf in map(np.asarray, jax.tree.leaves(states.agent.params))
+        ]
+    )
+    for seed, fine in zip(run.config.seed_numbers, finite, strict=True):
+        if not fine:
+            raise Diverged(
+                f"Parameters of seed {seed} were not finite after frame {frame - 1:,}, so training stopped; "
+                f"{_last_good(run)}."
+            )
+
+
+def _last_good(run: Run) -> str:
+    kept = checkpoint.complete(run.checkpoints)
+    return f"the last good checkpoint is {kept[0]}" if kept else "no checkpoint had been written yet"
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""DQN: Q-learning with a deep network, replay and a target network (Mnih et al., 2015)."""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from ceqr.agents.base import Agent, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
+from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
+from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
+
+
+@dataclass(frozen=True)
+class DQNHyperparameters(EpsilonGreedyHyperparameters):
+    """DQN's own options, on top of those of every agent."""
+
+    double: bool = False
+    """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
+
+
+class QNetwork(eqx.Module):
+    """A torso and one linear head: a value for each action."""
+
+    torso: ImageTorso | VectorTorso
+    head: Linear
+
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        return self.head(self.torso(observation))
+
+
+@dataclass(frozen=True)
+class DQN(Agent):
+    """The agent; it estimates no uncertainty."""
+
+    hyper: DQNHyperparameters
+
+    @property
+    def double(self) -> bool:
+        return self.hyper.double
+
+    def network(self, key: jax.Array) -> QNetwork:
+        torso_key, head_key = jax.random.split(key)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        return QNetwork(body, Linear(head_key, body.features, self.num_actions))
+
+    def beliefs(self, outputs: jax.Array) -> Beliefs:
+        return Beliefs(outputs, epistemic=None, aleatoric=None)
+
+    def explore(
+        self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)
+
+    def td_error(self, outputs: jax.Array, successors: Successors, batch: Batch) -> jax.Array:
+        """r + discount * max_a Q_target(x', a) - Q(x, a), [batch]."""
+        chooser = successors.target if successors.online is None else successors.online
+        following = pick(successors.target, jnp.argmax(chooser, axis=-1))
+        return td_target(batch, self.hyper.discount, following) - pick(outputs, batch.action)
+
+    def loss(self, outputs: jax.Array, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+        error = self.td_error(outputs, successors, batch)
+        return jnp.mean(optax.losses.huber_loss(error)), {"td_error": jnp.mean(jnp.abs(error))}

@@ -1,0 +1,98 @@
+"""DUVN: the Double Uncertain Value Network (Moerland et al., 2017).
+
+The return is Gaussian, its mean and deviation predicted for each action (the world's noise); dropout on the hidden
+layer is the agent's doubt. Acting keeps dropout on: one mask and one draw of the return a step (Thompson).
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Memory, Metrics, Successors, pick, td_target
+from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
+
+
+@dataclass(frozen=True)
+class DUVNHyperparameters(Hyperparameters):
+    """DUVN's own options, on top of those of every agent."""
+
+    dropout: float = field(default=0.1, metadata={"least": 0.0, "most": 0.99})
+    """Probability that a hidden unit is left out, in learning and in acting."""
+    min_std: float = field(default=0.05, metadata={"above": 0.0})
+    """The least standard deviation of a return, in returns: a certain one would have an infinite loss."""
+
+
+class Gaussian(NamedTuple):
+    """Returns of all actions, and what dropout makes of their means."""
+
+    mean: jax.Array  # [batch, A]
+    std: jax.Array  # [batch, A]
+    doubt: jax.Array  # [batch, A]: standard deviation of the mean over dropout masks
+
+
+class GaussianNetwork(eqx.Module):
+    """A torso and two linear heads: mean and deviation of the return of each action."""
+
+    torso: ImageTorso | VectorTorso
+    mean_head: Linear
+    std_head: Linear
+
+    def __call__(self, observation: jax.Array, dropout: float, min_std: float, key: jax.Array | None) -> Gaussian:
+        features = self.torso(observation)
+        # A unit is kept with probability 1 - p and scaled by 1 / (1 - p), so the mean of an output stays and its
+        # variance over masks is p / (1 - p) * sum_i (w_i x_i)^2: the head is linear.
+        variance = dropout / (1 - dropout) * (features**2 @ self.mean_head.weight**2)
+        doubt = jnp.sqrt(jnp.maximum(jax.lax.stop_gradient(variance), 0.0))
+        if key is not None:
+            kept = jax.random.bernoulli(key, 1 - dropout, features.shape)
+            features = jnp.where(kept, features / (1 - dropout), 0.0)
+        std = min_std + jax.nn.softplus(self.std_head(features))
+        return Gaussian(self.mean_head(features), std, doubt)
+
+
+def gaussian_kl(target_mean: jax.Array, target_std: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
+    """KL(Normal(target_mean, target_std^2) || Normal(mean, std^2)), elementwise.
+
+    In this direction its minimum over many targets matches both moments: the variance learned is the mean of the
+    targets' variances plus the variance of their means, which is how noise travels back through the Bellman equation.
+    """
+    ratio = (target_std / std) ** 2
+    return 0.5 * (ratio - 1.0 - jnp.log(ratio) + ((target_mean - mean) / std) ** 2)
+
+
+@dataclass(frozen=True)
+class DUVN(Agent):
+    """The agent."""
+
+    hyper: DUVNHyperparameters
+
+    def network(self, key: jax.Array) -> GaussianNetwork:
+        torso_key, mean_key, std_key = jax.random.split(key, 3)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        heads = (Linear(k, body.features, self.num_actions) for k in (mean_key, std_key))
+        return GaussianNetwork(body, *heads)
+
+    def forward(self, network: GaussianNetwork, observations: jax.Array, key: jax.Array | None) -> Gaussian:
+        return network(observations, self.hyper.dropout, self.hyper.min_std, key)
+
+    def beliefs(self, outputs: Gaussian) -> Beliefs:
+        return Beliefs(outputs.mean, epistemic=outputs.doubt, aleatoric=outputs.std)
+
+    def explore(
+        self, outputs: Gaussian, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        return jnp.argmax(outputs.mean + outputs.std * jax.random.normal(key, outputs.mean.shape))
+
+    def loss(self, outputs: Gaussian, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+        following: Gaussian = successors.target
+        best = jnp.argmax(following.mean, axis=-1)
+        target_mean = td_target(batch, self.hyper.discount, pick(following.mean, best))
+        follows = self.hyper.discount * (1.0 - batch.terminated)
+        # After termination nothing is uncertain; the floor keeps the divergence finite and moves no gradient.
+        target_std = jnp.maximum(follows * pick(following.std, best), self.hyper.min_std)
+        mean, std = pick(outputs.mean, batch.action), pick(outputs.std, batch.action)
+        divergence = gaussian_kl(target_mean, target_std, mean, std)
+        return jnp.mean(divergence), {"td_error": jnp.mean(jnp.abs(target_mean - mean))}

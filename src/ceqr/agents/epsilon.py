@@ -1,0 +1,32 @@
+"""Epsilon-greedy exploration, for agents whose estimates say nothing about what to explore."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+
+from ceqr.agents.base import Hyperparameters
+
+
+@dataclass(frozen=True)
+class EpsilonGreedyHyperparameters(Hyperparameters):
+    """Options of agents that explore at random."""
+
+    epsilon_start: float = field(default=1.0, metadata={"least": 0.0, "most": 1.0})
+    """Share of random actions in the first frame."""
+    epsilon_end: float = field(default=0.03, metadata={"least": 0.0, "most": 1.0})
+    """Share of random actions after --epsilon-frames."""
+    epsilon_frames: int = field(default=100_000, metadata={"least": 1})
+    """Frames over which the share of random actions falls in a straight line."""
+
+    def epsilon(self, frame: jax.Array) -> jax.Array:
+        """The share of random actions at a frame."""
+        done = jnp.minimum(frame / self.epsilon_frames, 1.0)
+        return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * done
+
+
+def epsilon_greedy(greedy: jax.Array, num_actions: int, epsilon: jax.Array, key: jax.Array) -> jax.Array:
+    """The greedy action, or with probability epsilon any action."""
+    explore_key, action_key = jax.random.split(key)
+    explores = jax.random.uniform(explore_key) < epsilon
+    return jnp.where(explores, jax.random.randint(action_key, (), 0, num_actions), greedy)

@@ -1,0 +1,88 @@
+"""QR-DQN: the distribution of the return by quantile regression (Dabney et al., 2017)."""
+
+from dataclasses import dataclass, field
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ceqr import losses
+from ceqr.agents.base import Agent, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
+from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
+from ceqr.networks import ORTHOGONAL_GAIN, ImageTorso, Linear, VectorTorso, torso
+
+
+@dataclass(frozen=True)
+class QRDQNHyperparameters(EpsilonGreedyHyperparameters):
+    """QR-DQN's own options, on top of those of every agent."""
+
+    quantiles: int = field(default=50, metadata={"least": 2})
+    """N, the quantiles that describe the return of an action."""
+    kappa: float = field(default=1.0, metadata={"least": 0.0})
+    """Threshold of the quantile Huber loss; 0 is the plain pinball loss."""
+    double: bool = False
+    """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
+
+
+class QuantileNetwork(eqx.Module):
+    """A torso and one linear head: [A, N] quantiles an observation."""
+
+    torso: ImageTorso | VectorTorso
+    head: Linear
+    num_actions: int = eqx.field(static=True)
+
+    @classmethod
+    def build(
+        cls,
+        key: jax.Array,
+        observation_shape: tuple[int, ...],
+        num_actions: int,
+        hidden: tuple[int, ...],
+        kind: str,
+        quantiles: int,
+        gain: float = ORTHOGONAL_GAIN,
+    ) -> "QuantileNetwork":
+        torso_key, head_key = jax.random.split(key)
+        body = torso(torso_key, observation_shape, hidden, kind, gain)
+        return cls(body, Linear(head_key, body.features, num_actions * quantiles, gain), num_actions)
+
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        return self.head(self.torso(observation)).reshape(len(observation), self.num_actions, -1)
+
+
+def quantile_targets(following: jax.Array, chooser: jax.Array, batch: Batch, discount: float) -> jax.Array:
+    """r + discount * Z_target(x', a*) with a* the best action by the mean of `chooser`'s quantiles, [batch, N]."""
+    best = jnp.argmax(chooser.mean(-1), axis=-1)
+    return td_target(batch, discount, pick(following, best))
+
+
+@dataclass(frozen=True)
+class QRDQN(Agent):
+    """The agent; the spread of its quantiles is the world's noise, and of its own doubt it knows nothing."""
+
+    hyper: QRDQNHyperparameters
+
+    @property
+    def double(self) -> bool:
+        return self.hyper.double
+
+    def network(self, key: jax.Array) -> QuantileNetwork:
+        hyper = self.hyper
+        return QuantileNetwork.build(
+            key, self.observation_shape, self.num_actions, hyper.hidden, hyper.torso, hyper.quantiles
+        )
+
+    def beliefs(self, outputs: jax.Array) -> Beliefs:
+        return Beliefs(outputs.mean(-1), epistemic=None, aleatoric=outputs.std(-1))
+
+    def explore(
+        self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)
+
+    def loss(self, outputs: jax.Array, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+        chooser = successors.target if successors.online is None else successors.online
+        target = quantile_targets(successors.target, chooser, batch, self.hyper.discount)
+        theta = pick(outputs, batch.action)
+        error = losses.quantile_coverage_error(theta, target)
+        return losses.quantile_huber(theta, target, self.hyper.kappa), {"quantile_coverage_error": error}

@@ -1,0 +1,48 @@
+"""Exploration by one's own doubt: a Thompson sample around the mean, shifted away from risk where that is asked for."""
+
+import abc
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+
+from ceqr.agents.base import Agent, Beliefs, Hyperparameters, Memory, Outputs
+
+
+@dataclass(frozen=True)
+class ThompsonHyperparameters(Hyperparameters):
+    """Options of agents that estimate both uncertainties."""
+
+    lambda_ep: float = field(default=0.01, metadata={"least": 0.0})
+    """Weight of the epistemic uncertainty in exploration."""
+    lambda_al: float = field(default=0.0, metadata={"least": 0.0})
+    """Aversion to risk: weight of the aleatoric uncertainty subtracted from an action's value."""
+
+
+@dataclass(frozen=True)
+class ThompsonAgent(Agent):
+    """An agent that acts on Normal(mean - lambda_al * aleatoric, deviation^2)."""
+
+    hyper: ThompsonHyperparameters
+
+    @abc.abstractmethod
+    def deviation(self, epistemic: jax.Array) -> jax.Array:
+        """The standard deviation of the sample."""
+
+    def _risk_averse(self, beliefs: Beliefs) -> jax.Array:
+        assert beliefs.aleatoric is not None
+        return beliefs.mean - self.hyper.lambda_al * beliefs.aleatoric
+
+    def explore(
+        self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        assert beliefs.epistemic is not None
+        noise = jax.random.normal(key, beliefs.mean.shape)
+        return jnp.argmax(self._risk_averse(beliefs) + self.deviation(beliefs.epistemic) * noise)
+
+    def greedy(self, beliefs: Beliefs) -> jax.Array:
+        return jnp.argmax(self._risk_averse(beliefs))
+
+    def least_uncertain(self, beliefs: Beliefs) -> jax.Array:
+        assert beliefs.epistemic is not None
+        return jnp.argmax(beliefs.mean - self.hyper.lambda_ep * beliefs.epistemic)
