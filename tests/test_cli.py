@@ -225,10 +225,12 @@ def test_plot(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--hidden", "8", "--seconds", "0.01", "--repeats", "1", "--json"]) == 0
-    (result,) = json.loads(capsys.readouterr().out)
+    (result,) = json.loads(capsys.readouterr().out)["loops"]
     assert result["hidden"] == [8]
     assert result["ratio"] == pytest.approx(result["loop"] / result["bare"])
     assert main(["bench", "--repeats", "0"]) == 2
+    assert main(["bench", "--agents", "dqn", "qrdqn"]) == 2
+    assert "did you mean 'qr-dqn'" in capsys.readouterr().err
 
 
 def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ random numbers or losses. The two are measured in turns, since timings are noisy
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,17 +49,7 @@ def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement
     """Measures loop and bare arithmetic `repeats` times each, about `seconds` long."""
     loop = build_loop(config)
     seeds = jnp.arange(config.seeds)
-    runners = [_loop_runner(loop, seeds), _bare_runner(loop, seeds)]
-    frames = []
-    for run in runners:
-        run(WARM_UP)
-        elapsed = _timed(run, WARM_UP)
-        frames.append(max(1, min(CHUNK_FRAMES, round(WARM_UP / elapsed * seconds))))
-    rates: list[list[float]] = [[], []]
-    for _ in range(repeats):
-        for i, run in enumerate(runners):
-            rates[i].append(frames[i] / _timed(run, frames[i]))
-    whole, bare = (statistics.median(r) * config.seeds for r in rates)
+    whole, bare = in_turns([loop_runner(loop, seeds), _bare_runner(loop, seeds)], seconds, repeats)
     params = jax.eval_shape(loop.init, jnp.int32(0)).agent.params
     return Measurement(
         env=config.env,
@@ -67,18 +57,29 @@ def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement
         hidden=config.hyper.hidden,
         seeds=config.seeds,
         parameters=parameter_count(params),
-        loop=whole,
-        bare=bare,
+        loop=whole * config.seeds,
+        bare=bare * config.seeds,
     )
 
 
-def _timed(run: Callable[[int], None], frames: int) -> float:
+def in_turns(runners: Sequence[Callable[[int], None]], seconds: float, repeats: int) -> list[float]:
+    """The median frames a second of each runner, measured in turns for about `seconds` each time."""
+    frames = []
+    for run in runners:
+        run(WARM_UP)
+        frames.append(max(1, min(CHUNK_FRAMES, round(seconds * _rate(run, WARM_UP)))))
+    rounds = [[_rate(run, n) for run, n in zip(runners, frames, strict=True)] for _ in range(repeats)]
+    return [statistics.median(rates) for rates in zip(*rounds, strict=True)]
+
+
+def _rate(run: Callable[[int], None], frames: int) -> float:
     began = time.perf_counter()
     run(frames)
-    return time.perf_counter() - began
+    return frames / (time.perf_counter() - began)
 
 
-def _loop_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+def loop_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+    """Plays that many frames of the whole loop, learning in each."""
     states = jax.jit(loop.init_seeds)(seeds)
     zero = jnp.int32(0)
     play, learn = (
@@ -112,10 +113,11 @@ def _bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
         x = batches[i % len(batches)]
 
         def objective(params: Any) -> jax.Array:
-            return sum((jnp.sum(out**2) for out in jax.tree.leaves(params(x))), jnp.zeros(()))
+            outputs = agent.forward(params, x, None)
+            return sum((jnp.sum(out**2) for out in jax.tree.leaves(outputs)), jnp.zeros(()))
 
         # Of the target network only what values the successors is needed, as in the real loss.
-        target = jax.vmap(agent.beliefs)(state.target(x[1:])).mean
+        target = jax.vmap(agent.beliefs)(agent.forward(state.target, x[1:], None)).mean
         grads = jax.grad(lambda params: objective(params) * jnp.mean(target))(state.params)
         return agent._apply(state, grads)
 

@@ -67,16 +67,18 @@ class BenchArgs:
 
     env: str = "minatar/breakout"
     """Environment."""
-    agent: str = "ceqr-dqn"
-    """Algorithm."""
-    hidden: tuple[int, ...] = (1600, 128)
-    """Sizes of the hidden layer to measure, one after the other."""
+    agents: tuple[str, ...] = ("ceqr-dqn",)
+    """Algorithms to measure; all for all of them."""
+    hidden: tuple[int, ...] = ()
+    """Sizes of the hidden layer to measure; 1600 and 128 for ceqr-dqn alone, 128 for several agents."""
     seeds: int = 1
     """Seeds in one program."""
     seconds: float = 2.0
     """How long each measurement should take."""
     repeats: int = 5
     """Measurements of each kind, of which the median counts."""
+    sb3: bool = False
+    """Also measure our QR-DQN against that of sb3-contrib, in turns (needs the extra `bench`)."""
     json: bool = False
     """Print JSON."""
 
@@ -185,31 +187,48 @@ def bench(argv: Sequence[str]) -> int:
             raise UserError(f"--{option} must be at least 1, not {value:,}.")
     if not 0 < args.seconds < 3600:
         raise UserError(f"--seconds must be above 0 and below 3,600, not {args.seconds:,}.")
-    from ceqr.config import default_config
+    from ceqr.agents import AGENTS
+    from ceqr.config import RunConfig, default_config
 
-    config = dataclasses.replace(default_config(args.agent, "paper", args.env), seeds=args.seeds)
-    configs = [
-        dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, hidden=(units,))) for units in args.hidden
-    ]
+    def config(agent: str, units: int) -> RunConfig[Any]:
+        base = default_config(agent, "paper", args.env)
+        return dataclasses.replace(base, seeds=args.seeds, hyper=dataclasses.replace(base.hyper, hidden=(units,)))
+
+    agents = list(AGENTS) if args.agents == ("all",) else args.agents
+    sizes = args.hidden or ((1600, 128) if args.agents == ("ceqr-dqn",) else (128,))
+    configs = [config(agent, units) for units in sizes for agent in agents]
     for each in configs:
         each.check()
+    if args.sb3:
+        from ceqr.bench_sb3 import require_sb3
+
+        require_sb3()
     _use_compilation_cache()
     from ceqr.bench import measure
 
+    say = (lambda text: None) if args.json else (lambda text: print(text, file=sys.stderr, flush=True))
     results = []
     for each in configs:
-        if not args.json:
-            print(
-                f"measuring {each.agent} on {each.env} with {each.hyper.hidden[0]} hidden units ...",
-                file=sys.stderr,
-            )
+        say(f"measuring {each.agent} on {each.env} with {each.hyper.hidden[0]} hidden units ...")
         results.append(measure(each, args.seconds, args.repeats))
+    versus = None
+    if args.sb3:
+        from ceqr.bench_sb3 import measure_sb3
+
+        say("measuring qr-dqn against sb3-contrib's with 128 hidden units ...")
+        versus = measure_sb3(config("qr-dqn", 128), args.seconds, args.repeats)
     if args.json:
-        print(json.dumps([r.to_json() for r in results], indent=2))
+        print(json.dumps({"loops": [r.to_json() for r in results], "sb3": versus and versus.to_json()}, indent=2))
         return 0
-    print(f"{'hidden':>8} {'parameters':>12} {'whole loop':>14} {'bare arithmetic':>18} {'ratio':>7}")
+    print(f"{'agent':<17} {'hidden':>6} {'parameters':>11} {'whole loop':>16} {'bare arithmetic':>16} {'ratio':>6}")
     for r in results:
-        print(f"{r.hidden[0]:>8} {r.parameters:>12,} {r.loop:>10,.1f} fr/s {r.bare:>14,.1f} fr/s {r.ratio:>6.2f}")
+        rates = f"{r.loop:>9,.1f} frames/s {r.bare:>9,.1f} frames/s"
+        print(f"{r.agent:<17} {r.hidden[0]:>6} {r.parameters:>11,} {rates} {r.ratio:>6.2f}")
+    if versus:
+        print(
+            f"qr-dqn against sb3-contrib's, 128 hidden units, batch 32, one update a frame, in turns: "
+            f"{versus.ours:,.1f} against {versus.theirs:,.1f} frames/s, {versus.ratio:.1f} times"
+        )
     return 0
 
 

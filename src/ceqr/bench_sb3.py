@@ -1,0 +1,121 @@
+"""Our QR-DQN against sb3-contrib's: same game, network, batch, replay and updates, measured in turns in one run."""
+
+# pyright: reportMissingImports=false
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ceqr.bench import in_turns, loop_runner
+from ceqr.config import RunConfig
+from ceqr.errors import UserError
+from ceqr.training.loop import CHUNK_FRAMES
+from ceqr.training.trainer import build_loop
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Frames a second."""
+
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.theirs
+
+    def to_json(self) -> dict[str, float]:
+        return {**dataclasses.asdict(self), "ratio": self.ratio}
+
+
+def require_sb3() -> None:
+    """Raises `UserError` if the extra is not installed."""
+    missing = [m for m in ("sb3_contrib", "torch", "gymnasium", "minatar") if importlib.util.find_spec(m) is None]
+    if missing:
+        raise UserError(f"--sb3 needs {', '.join(missing)}; install them with: pip install 'ceqr[bench]'")
+
+
+def measure_sb3(config: RunConfig[Any], seconds: float, repeats: int) -> Versus:
+    """Measures both about `seconds` long, `repeats` times, in turns; medians."""
+    runners = [loop_runner(build_loop(config), jnp.arange(1)), _sb3_runner(config)]
+    return Versus(*in_turns(runners, seconds, repeats))
+
+
+def _sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
+    import gymnasium
+    import torch
+    from minatar import Environment
+    from sb3_contrib import QRDQN
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    hyper = config.hyper
+
+    class Game(gymnasium.Env):
+        """The original MinAtar, channels first as PyTorch has them."""
+
+        def __init__(self) -> None:
+            self.game = Environment(config.env.rpartition("/")[2], sticky_action_prob=0.0)
+            self.actions = self.game.minimal_action_set()
+            height, width, channels = self.game.state_shape()
+            self.observation_space = gymnasium.spaces.Box(0, 1, (channels, height, width), np.uint8)
+            self.action_space = gymnasium.spaces.Discrete(len(self.actions))
+
+        def _observe(self) -> np.ndarray:
+            return self.game.state().astype(np.uint8).transpose(2, 0, 1)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+            self.game.seed(seed)
+            self.game.reset()
+            return self._observe(), {}
+
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            reward, over = self.game.act(self.actions[int(action)])
+            return self._observe(), float(reward), bool(over), False, {}
+
+    class Torso(BaseFeaturesExtractor):
+        """The MinAtar standard: 16 filters of 3x3 without padding, then one dense layer."""
+
+        def __init__(self, observation_space: Any) -> None:
+            super().__init__(observation_space, features_dim=hyper.hidden[0])
+            channels, height, width = observation_space.shape
+            self.layers = torch.nn.Sequential(
+                torch.nn.Conv2d(channels, 16, 3),
+                torch.nn.ReLU(),
+                torch.nn.Flatten(),
+                torch.nn.Linear(16 * (height - 2) * (width - 2), hyper.hidden[0]),
+                torch.nn.ReLU(),
+            )
+
+        def forward(self, observation: Any) -> Any:
+            return self.layers(observation.float())
+
+    model = QRDQN(
+        "CnnPolicy",
+        Game(),
+        learning_rate=hyper.learning_rate,
+        buffer_size=hyper.replay_size,
+        learning_starts=CHUNK_FRAMES,
+        batch_size=hyper.batch_size,
+        gamma=hyper.discount,
+        train_freq=1,
+        gradient_steps=1,
+        target_update_interval=hyper.target_period,
+        policy_kwargs={
+            "features_extractor_class": Torso,
+            "net_arch": [],
+            "n_quantiles": hyper.quantiles,
+            "normalize_images": False,
+        },
+        device="cpu",
+        seed=0,
+    )
+    model.learn(CHUNK_FRAMES)  # fills replay, as for ours
+
+    def run(frames: int) -> None:
+        model.learn(frames, reset_num_timesteps=False)
+
+    return run
