@@ -11,6 +11,7 @@ from scipy import stats
 
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.config import default_config
+from ceqr.envs import make
 from ceqr.envs.base import Environment
 from ceqr.evaluate import play
 from ceqr.losses import quantile_levels
@@ -108,3 +109,15 @@ def _random_play(loop: Loop, key: jax.Array, episodes: int, frames: int) -> jax.
     returns = jax.jit(jax.vmap(game))(jax.random.split(key, episodes))
     assert jnp.isfinite(returns).all()
     return returns
+
+
+@pytest.mark.parametrize("game", ["asterix", "freeway", "seaquest", "space_invaders"])
+def test_every_game_trains(game: str) -> None:
+    """A few updates on each of the other games: shapes fit, losses are finite, the network moves."""
+    hyper = dataclasses.replace(HYPER, hidden=(16,), quantiles=5, batch_size=8, learning_starts=100)
+    env = make(f"minatar/{game}")
+    loop = Loop(env, CEQRDQN(hyper, env.observation_shape, env.num_actions))
+    states = train_probe(loop, 200, seeds=2)
+    assert np.asarray(states.tally.updates).tolist() == [100, 100]
+    before = jax.jit(loop.init_seeds)(jnp.arange(2)).agent.params
+    assert not np.array_equal(states.agent.params.quantile_head.weight, before.quantile_head.weight)

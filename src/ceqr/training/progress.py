@@ -2,8 +2,12 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 PLAIN_SECONDS = 10.0  # between two plain lines
 
@@ -15,22 +19,31 @@ class Progress:
         self._title, self._total, self._start, self._unit = title, total, start, unit
         self._quiet = quiet
         self._began = self._spoke = time.monotonic()
+        self._status = ""
         self._bar = None
         if sys.stderr.isatty() and not quiet:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            self._bar = Bar(
+            progress = self
+
+            class TwoLines(Bar):
+                """The bar, and below it how it goes: one line would not fit a terminal of 80 columns."""
+
+                def get_renderables(self) -> "Iterator[RenderableType]":
+                    yield self.make_tasks_table(self.tasks)
+                    yield progress._status
+
+            self._bar = TwoLines(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
+                BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[rate]}"),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[status]}"),
                 console=Console(stderr=True),
             )
-            self._task = self._bar.add_task(title, total=total, completed=start, status="", rate="")
+            self._task = self._bar.add_task(title, total=total, completed=start, rate="")
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -47,7 +60,8 @@ class Progress:
         """Shows how far it got; `rate` is in units a second."""
         speed = f"{rate:,.0f} {self._unit}/s" if rate else ""
         if self._bar:
-            self._bar.update(self._task, completed=done, status=status, rate=speed)
+            self._status = status
+            self._bar.update(self._task, completed=done, rate=speed, refresh=True)
             return
         now = time.monotonic()
         if self._quiet or (now - self._spoke < PLAIN_SECONDS and done < self._total):

@@ -162,7 +162,7 @@ def _train_chunks(
 
     began = last_save = last_log = time.monotonic()
     logged = frame
-    with Progress(f"training {config.seeds} seed(s)", config.frames, start=frame, quiet=quiet) as progress:
+    with Progress("training", config.frames, start=frame, quiet=quiet) as progress:
         while frame < config.frames and not received:
             end = chunks.next_end(frame)
             states, finished = chunks.run(states, frame, end)
