@@ -64,12 +64,14 @@ class NoisyChain:
 
 @dataclass(frozen=True)
 class Treadmill:
-    """One state, one useful action, no end: every step pays 1 and every `limit` steps the episode is truncated.
+    """One state, no end: every step pays 1 and every `limit` steps the episode is truncated.
 
-    Because truncation bootstraps, the value is 1 / (1 - discount) and not the sum of `limit` rewards.
+    Because truncation bootstraps, the value is 1 / (1 - discount) and not the sum of `limit` rewards. If it
+    `terminates` instead, the value is that sum.
     """
 
     limit: int = 5
+    terminates: bool = False
 
     name = "probe/treadmill"
     num_actions = 2
@@ -81,11 +83,21 @@ class Treadmill:
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         frame = state + 1
-        truncated = frame >= self.limit
-        reward = jnp.float32(1)
-        return jnp.where(truncated, 0, frame), TimeStep(
-            jnp.ones(1), jnp.ones(1), reward, jnp.zeros((), bool), truncated
-        )
+        over, no = frame >= self.limit, jnp.zeros((), bool)
+        terminated, truncated = (over, no) if self.terminates else (no, over)
+        return jnp.where(over, 0, frame), TimeStep(jnp.ones(1), jnp.ones(1), jnp.float32(1), terminated, truncated)
+
+
+PROBE_OPTIONS = {  # enough to learn the noisy chain in some thousand frames
+    "hidden": (64,),
+    "quantiles": 20,
+    "batch_size": 64,
+    "replay_size": 5_000,
+    "learning_starts": 200,
+    "target_period": 100,
+    "discount": 0.9,
+    "learning_rate": 1e-3,
+}
 
 
 def train_probe(loop: Loop, frames: int, seeds: int = 1) -> LoopState:

@@ -233,6 +233,15 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'qr-dqn'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_bench_against_sb3(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sb3_contrib", reason="needs the extra `bench`")
+    options = ["--agents", "dqn", "--hidden", "8", "--seconds", "0.1", "--repeats", "1"]
+    assert main(["bench", *options, "--sb3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["sb3"]
+    assert found["ratio"] == pytest.approx(found["ours"] / found["theirs"])
+
+
 def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
     assert main(["train", *tiny, "--frames", "120", "--tensorboard", "--out", str(tmp_path / "run")]) == 0
     (events,) = (tmp_path / "run" / "tensorboard" / "seed0").glob("events.out.tfevents.*")
@@ -242,14 +251,15 @@ def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "arguments", "extra"), [
-    ("tensorboardX", ["--tensorboard"], "ceqr[tensorboard]"),
-    ("pgx_minatar.breakout", [], "ceqr[minatar]"),
+    ("tensorboardX", ["train", "--tensorboard"], "ceqr[tensorboard]"),
+    ("pgx_minatar.breakout", ["train"], "ceqr[minatar]"),
+    ("sb3_contrib", ["bench", "--sb3"], "ceqr[bench]"),
 ])  # fmt: skip
 def test_a_missing_extra_is_named_with_its_command(
     module: str, arguments: list[str], extra: str, tmp_path: Path
 ) -> None:
     hide = f"import sys; sys.modules[{module!r}] = None"
-    script = f"{hide}; from ceqr.cli import main; sys.exit(main({['train', *arguments]!r}))"
+    script = f"{hide}; from ceqr.cli import main; sys.exit(main({arguments!r}))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 2, result.stderr
     assert "pip install" in result.stderr

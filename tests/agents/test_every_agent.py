@@ -1,6 +1,8 @@
 """What holds for every agent: the shared learner, targets, truncation, training, resuming, and learning the optimum."""
 
 import dataclasses
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,11 @@ import numpy as np
 import pytest
 
 from ceqr.agents import AGENTS, agent_classes, register
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs
+from ceqr.agents.base import Agent, AgentState, Batch
 from ceqr.cli import main
 from ceqr.training.loop import Loop
 from tests.conftest import TINY
-from tests.probes import NoisyChain, train_probe
+from tests.probes import PROBE_OPTIONS, NoisyChain, Treadmill, train_probe
 
 NAMES = list(AGENTS)
 KEY = jax.random.key(7)
@@ -159,23 +161,27 @@ def test_trains_resumes_to_the_bit_and_evaluates(name: str, tmp_path: Path, caps
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "ceqr-dqn"])
 def test_finds_the_optimum_of_the_noisy_chain(name: str) -> None:
     env = NoisyChain()
-    agent = _agent(
-        name,
-        env.observation_shape,
-        hidden=(64,),
-        quantiles=20,
-        batch_size=64,
-        replay_size=5_000,
-        learning_starts=200,
-        target_period=100,
-        discount=0.9,
-        learning_rate=1e-3,
-        epsilon_frames=2_000,
-        epsilon_end=0.2,
-    )
+    agent = _agent(name, env.observation_shape, **PROBE_OPTIONS, epsilon_frames=2_000, epsilon_end=0.2)
     states = train_probe(Loop(env, agent), 8_000)
     network = jax.tree.map(lambda x: x[0], states.agent.params)
     assert np.asarray(agent.act_greedily(network, jnp.eye(4)[:3])).tolist() == [1, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_truncation_bootstraps_and_termination_does_not(name: str) -> None:
+    """Reward 1 for ever, in episodes of 5: worth 1 / (1 - 0.8) = 5. Five rewards and then nothing would be worth 3.4.
+
+    Where the fifth step terminates instead, the value a step before the end is 1.
+    """
+    learning = {"hidden": (32,), "batch_size": 32, "replay_size": 1_000, "learning_starts": 100, "target_period": 50}
+    options = learning | {"discount": 0.8, "learning_rate": 2e-3, "quantiles": 8, "calibration": "none", "dropout": 0.0}
+    for env, expected in ((Treadmill(limit=5), 5.0), (Treadmill(limit=1, terminates=True), 1.0)):
+        agent = _agent(name, env.observation_shape, **options)
+        states = train_probe(Loop(env, agent), 4_000)
+        network = jax.tree.map(lambda x: x[0], states.agent.params)
+        outputs = jax.tree.map(lambda x: x[0], agent.forward(network, jnp.ones((1, 1)), None))
+        assert float(agent.beliefs(outputs).mean.max()) == pytest.approx(expected, abs=0.5)
 
 
 def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +190,9 @@ def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monk
     code = recipe.read_text().split("```python\n")[1].split("```")[0]
     assert len(code.splitlines()) < 60
     monkeypatch.setattr("ceqr.agents.AGENTS", dict(AGENTS))
-    scope: dict[str, Any] = {"__name__": "greedy_in_the_limit"}
-    monkeypatch.setitem(__import__("sys").modules, "greedy_in_the_limit", __import__("types").ModuleType("x"))
-    exec(compile(code, str(recipe), "exec"), scope)
+    module = types.ModuleType("optimistic")
+    monkeypatch.setitem(sys.modules, "optimistic", module)
+    exec(compile(code, str(recipe), "exec"), module.__dict__)
     options = [
         "--agent",
         "optimistic-qr-dqn",
@@ -202,4 +208,3 @@ def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monk
     assert '"optimism": 0.7' in (tmp_path / "run" / "config.json").read_text()
     with pytest.raises(ValueError, match="already"):
         register("dqn", agent_classes("dqn")[0])
-    assert Beliefs._fields == ("mean", "epistemic", "aleatoric")

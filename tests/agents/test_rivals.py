@@ -24,7 +24,7 @@ from ceqr.agents.ua_dqn import (
     epistemic_variance,
 )
 from ceqr.training.loop import Loop
-from tests.probes import NoisyChain, train_probe
+from tests.probes import PROBE_OPTIONS, NoisyChain, train_probe
 
 rlax = pytest.importorskip("rlax")
 
@@ -254,10 +254,8 @@ class TestDUVN:
     def test_noise_travels_back_through_the_chain(self) -> None:
         """Only the last step is noisy, with deviation 1: two, one and no steps before it, 0.81, 0.9 and 1 are left."""
         env = NoisyChain()
-        hyper = DUVNHyperparameters(
-            hidden=(64,), batch_size=64, replay_size=5_000, learning_starts=200, target_period=100, discount=0.9,
-            learning_rate=1e-3, dropout=0.0,
-        )  # fmt: skip
+        options = {name: value for name, value in PROBE_OPTIONS.items() if name != "quantiles"}
+        hyper = DUVNHyperparameters(**options, dropout=0.0)  # pyright: ignore[reportArgumentType]
         agent = DUVN(hyper, env.observation_shape, 2)
         states = train_probe(Loop(env, agent), 15_000)
         network = jax.tree.map(lambda x: x[0], states.agent.params)
