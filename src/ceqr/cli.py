@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import Positional
 
 from ceqr.errors import UserError
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
 RunPath = Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ResumeArgs:
 
     run: RunPath
     """Run directory."""
-    frames: int | None = None
+    frames: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Train to this many frames instead: extends a run, finished or not."""
     quiet: bool = False
     """Print nothing but errors."""
@@ -57,7 +58,7 @@ class PlotArgs:
 
     run: RunPath
     """Run directory."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Picture to write; learning_curve.png in the run directory unless given."""
 
 
@@ -122,9 +123,10 @@ def _parse_train(argv: Sequence[str]) -> Any:
         """Train an agent from scratch; what is not given comes from the preset."""
 
         run: RunConfig[hyper_class]  # pyright: ignore[reportInvalidTypeForm]
-        out: Path | None = None
+        """What to train."""
+        out: OptionalPath = None
         """Run directory to create; runs/<game>-<agent>-<preset> unless given."""
-        config: Path | None = None
+        config: OptionalPath = None
         """A run's config.json to repeat, instead of a preset."""
         quiet: bool = False
         """Print nothing but errors."""
@@ -259,7 +261,8 @@ def _help() -> str:
 
 def _parse(kind: Any, command: str, argv: Sequence[str], default: Any = None) -> Any:
     options = {} if default is None else {"default": default}
-    return tyro.cli(OmitArgPrefixes[kind], prog=f"ceqr {command}", args=list(argv), **options)
+    style = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    return tyro.cli(kind, prog=f"ceqr {command}", args=list(argv), config=style, **options)
 
 
 def _use_compilation_cache() -> None:
@@ -296,6 +299,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return COMMANDS[argv[0]][0](argv[1:])
     except UserError as error:
         return _fail(error, EXIT_USAGE)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except OSError as error:
         return _fail(error, EXIT_FAILED)
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ Hyper = TypeVar("Hyper", bound=Hyperparameters)
 
 @dataclass(frozen=True)
 class RunConfig(Generic[Hyper]):
-    """Train an agent; every value that is not given comes from the preset."""
+    """The run: environment, algorithm, seeds, frames."""
 
     hyper: Hyper
     env: str = "minatar/breakout"
@@ -27,7 +27,7 @@ class RunConfig(Generic[Hyper]):
     agent: str = "ceqr-dqn"
     """Algorithm: ceqr-dqn, dqn, qr-dqn, bootstrapped-dqn, duvn or ua-dqn."""
     preset: str = "paper"
-    """Where other defaults come from: paper (1600 hidden units, 2.5M frames) or quick (128 units, 60,000 frames)."""
+    """Where other defaults come from: paper (its Table 1, 2.5M frames) or quick (128 hidden units, 60,000 frames)."""
     protocol: str = "paper"
     """MinAtar's rules: paper (no sticky actions), released (as paper, every episode replays the run's one environment
     seed) or standard (sticky actions 0.1)."""
