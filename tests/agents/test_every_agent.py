@@ -15,6 +15,7 @@ import pytest
 from ceqr.agents import AGENTS, agent_classes, register
 from ceqr.agents.base import Agent, AgentState, Batch
 from ceqr.cli import main
+from ceqr.networks import parameter_count
 from ceqr.training.loop import Loop
 from tests.conftest import TINY
 from tests.probes import PROBE_OPTIONS, NoisyChain, Treadmill, train_probe
@@ -137,6 +138,19 @@ def test_an_agent_reports_what_it_estimates_and_nothing_else(name: str, epistemi
     assert (beliefs.aleatoric is not None) == aleatoric
     for each in (beliefs.epistemic, beliefs.aleatoric):
         assert each is None or (each.shape == (2,) and bool((each >= 0).all()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_capacity_is_set_by_hidden_and_torso(name: str) -> None:
+    def count(**changes: Any) -> int:
+        agent = _agent(name, (10, 10, 4), **changes)
+        return parameter_count(jax.eval_shape(agent.network, KEY))
+
+    # The padded convolution has 1,600 features and 16 slopes, the standard one 1,024 features and no slopes.
+    networks = 3 if name == "ua-dqn" else 1
+    assert count(torso="padded") - count(torso="standard") == networks * (16 * (1_600 - 1_024) + 16)
+    assert count(hidden=(32,)) > count(hidden=(16,))
+    assert count(hidden=(16, 16)) - count(hidden=(16,)) == networks * (16 * 16 + 16)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "ceqr-dqn"])

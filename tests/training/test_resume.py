@@ -16,6 +16,7 @@ from ceqr.cli import main
 from ceqr.training import checkpoint
 from ceqr.training import run as run_module
 
+FRAMES = 2_400  # some fifty chunks, each followed by a checkpoint
 COMPARED = ("episodes.csv", "metrics.csv", "summary.json", "config.json")
 
 
@@ -56,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.conftest import TINY
 
     out = tmp_path_factory.mktemp("whole") / "run"
-    assert main(_train(TINY, out, 1_200)) == 0
+    assert main(_train(TINY, out, FRAMES)) == 0
     return out
 
 
@@ -65,11 +66,11 @@ def test_the_run_directory_is_complete(whole: Path) -> None:
         "config.json", "episodes.csv", "metrics.csv", "summary.json", "timing.csv", "checkpoints",
     }  # fmt: skip
     rows = (whole / "metrics.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * 1_200 // 50
+    assert len(rows) == 1 + 2 * FRAMES // 50
 
 
 def test_the_same_run_twice_gives_the_same_bytes(whole: Path, tiny: list[str], tmp_path: Path) -> None:
-    assert main(_train(tiny, tmp_path / "again", 1_200)) == 0
+    assert main(_train(tiny, tmp_path / "again", FRAMES)) == 0
     _assert_same_runs(whole, tmp_path / "again")
 
 
@@ -81,7 +82,7 @@ def test_config_json_is_enough_to_repeat_the_run(whole: Path, tmp_path: Path) ->
 def test_killed_at_random_moments(whole: Path, tiny: list[str], tmp_path: Path) -> None:
     """SIGKILL strikes again and again; a checkpoint follows every chunk, so many strikes fall into a write."""
     out = tmp_path / "killed"
-    command = _train(tiny, out, 1_200)
+    command = _train(tiny, out, FRAMES)
     rng = random.Random(0)
     killed = 0
     for _ in range(40):
@@ -90,7 +91,7 @@ def test_killed_at_random_moments(whole: Path, tiny: list[str], tmp_path: Path) 
         before = _fingerprint(out)
         while process.poll() is None and _fingerprint(out) == before:
             time.sleep(0.005)
-        time.sleep(rng.uniform(0, 0.5))
+        time.sleep(rng.uniform(0, 0.1))
         process.send_signal(signal.SIGKILL)
         _, stderr = process.communicate()
         if process.returncode == 0:
@@ -125,7 +126,7 @@ def test_killed_at_a_chosen_moment(whole: Path, tiny: list[str], tmp_path: Path,
     """The process kills itself there, is resumed, stopped by SIGTERM at once, and resumed again."""
     out = tmp_path / "killed"
     module, function, when, call = MOMENTS[moment]
-    assert _suicidal(_train(tiny, out, 1_200), module.__name__, function, when, call, "SIGKILL") == -signal.SIGKILL
+    assert _suicidal(_train(tiny, out, FRAMES), module.__name__, function, when, call, "SIGKILL") == -signal.SIGKILL
     assert (out / "config.json").exists()
     resume = ["resume", str(out), "--quiet"]
     assert _suicidal(resume, run_module.__name__, "Run.begin", "after", 1, "SIGTERM") == 143
@@ -165,7 +166,7 @@ def test_a_run_that_lost_its_files_is_refused_and_left_alone(
 ) -> None:
     def refused(sentence: str) -> None:
         before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
-        assert main(["resume", str(copy), "--frames", "2000", "--quiet"]) == 2
+        assert main(["resume", str(copy), "--frames", str(2 * FRAMES), "--quiet"]) == 2
         assert sentence in capsys.readouterr().err
         assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
 
@@ -203,7 +204,7 @@ def test_a_corrupted_newest_checkpoint_falls_back_to_the_one_before(
     assert main(_train(tiny, out, 700)) == 0
     newest = max((out / "checkpoints").glob("*.npz"))
     newest.write_bytes(newest.read_bytes()[:1000])
-    assert main(["resume", str(out), "--frames", "1_200", "--quiet"]) == 0
+    assert main(["resume", str(out), "--frames", str(FRAMES), "--quiet"]) == 0
     assert "does not match its checksum" in capsys.readouterr().err
     _assert_same_runs(whole, out)
 
@@ -211,7 +212,7 @@ def test_a_corrupted_newest_checkpoint_falls_back_to_the_one_before(
 def test_a_finished_run_is_extended_to_the_same_bits(whole: Path, tiny: list[str], tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(_train(tiny, out, 330)) == 0
-    assert main(["resume", str(out), "--frames", "1200", "--quiet"]) == 0
+    assert main(["resume", str(out), "--frames", str(FRAMES), "--quiet"]) == 0
     _assert_same_runs(whole, out)
 
 
@@ -220,7 +221,7 @@ def test_signals_save_and_say_how_to_go_on(
     whole: Path, tiny: list[str], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "run"
-    process = subprocess.Popen(_command(*_train(tiny, out, 1_200)), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(_command(*_train(tiny, out, FRAMES)), stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not _fingerprint(out):
         time.sleep(0.01)
     process.send_signal(number)
