@@ -91,7 +91,7 @@ class DUVN(Agent):
         best = jnp.argmax(following.mean, axis=-1)
         target_mean = td_target(batch, self.hyper.discount, pick(following.mean, best))
         follows = self.hyper.discount * (1.0 - batch.terminated)
-        # After termination nothing is uncertain; the floor keeps the divergence finite and moves no gradient.
+        # After termination nothing is uncertain; the floor, that of every prediction, keeps the divergence finite.
         target_std = jnp.maximum(follows * pick(following.std, best), self.hyper.min_std)
         mean, std = pick(outputs.mean, batch.action), pick(outputs.std, batch.action)
         divergence = gaussian_kl(target_mean, target_std, mean, std)
