@@ -21,7 +21,7 @@ def _orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Arra
 
 @jax.custom_vjp
 def _matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x @ weight whose gradient comes out in the weight's own layout.
+    """x @ weight, [rows, inputs] times [inputs, outputs], whose gradient comes out in the weight's own layout.
 
     Under `vmap` over seeds, JAX's own rule yields the weight's gradient transposed, and the optimiser then reads it
     column by column, at several times the cost of the product.
@@ -35,10 +35,10 @@ def _matmul_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[j
 
 def _matmul_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = saved
-    # Contractions rather than transposes, which would be carried out.
-    x_grad = jax.lax.dot_general(grad, weight, (((grad.ndim - 1,), (1,)), ((), ())))
-    every = tuple(range(x.ndim - 1))
-    return x_grad, jax.lax.dot_general(x, grad, ((every, every), ((), ())))
+    # Contractions rather than transposes of the weights, which would be carried out; the input's gradient is transposed
+    # itself, since Eigen takes half as long to multiply the large matrix from the left.
+    x_grad = jax.lax.dot_general(weight, grad, (((1,), (1,)), ((), ()))).T
+    return x_grad, jax.lax.dot_general(x, grad, (((0,), (0,)), ((), ())))
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -55,7 +55,9 @@ class Linear(eqx.Module):
         self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return _matmul(x, self.weight) + self.bias
+        # As rows of one matrix: with several axes, the weight's gradient would transpose all of x first.
+        rows = x.reshape(-1, x.shape[-1])
+        return (_matmul(rows, self.weight) + self.bias).reshape(*x.shape[:-1], -1)
 
 
 class Conv3x3(eqx.Module):
