@@ -115,9 +115,7 @@ class RunConfig(Generic[Hyper]):
         return dataclasses.asdict(self)
 
 
-def default_config(
-    agent: str, preset: str | None, env: str, env_kwargs: Sequence[str] = ()
-) -> RunConfig[Any]:
+def default_config(agent: str, preset: str | None, env: str, env_kwargs: Sequence[str] = ()) -> RunConfig[Any]:
     """The configuration of a preset (unless given: the one that fits the environment), before any option is given."""
     if preset is None:
         preset = "paper"
@@ -151,12 +149,13 @@ def from_json(values: dict[str, Any]) -> RunConfig[Any]:
     try:
         _, hyper_class = agent_classes(values["agent"])
         values = {"env_kwargs": (), "num_envs": 1} | values  # runs from before Gymnasium have neither
-        return _build(RunConfig, values | {"hyper": _build(hyper_class, values["hyper"])})
+        return build(RunConfig, values | {"hyper": build(hyper_class, values["hyper"])})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError("The configuration was made by an incompatible version of ceqr.") from error
 
 
-def _build(cls: Any, values: dict[str, Any]) -> Any:
+def build(cls: Any, values: dict[str, Any]) -> Any:
+    """A dataclass from the values of all its fields; ValueError if they are not that."""
     hints = get_type_hints(cls)
     fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     if set(values) != set(fields):

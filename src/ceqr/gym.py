@@ -1,4 +1,4 @@
-"""MinAtar under our protocols as Gymnasium environments: `ceqr/Asterix-v0`, `Breakout`, `Freeway`, `Seaquest`, `SpaceInvaders`.
+"""MinAtar under our protocols as Gymnasium environments: `ceqr/Breakout-v0` and the other four.
 
 They are registered when `ceqr` and `gymnasium` have both been imported, in whichever order.
 """

@@ -201,7 +201,7 @@ def torso(
     kind: str,
     gain: float = ORTHOGONAL_GAIN,
 ) -> Torso:
-    """The torso that fits the observation: an image [height, width, channels] (small ones: of that kind) or a vector."""
+    """The torso that fits: a vector's, a large image's ([height, width, channels]), or, of that kind, a small one's."""
     if len(observation_shape) == 3 and min(observation_shape[:2]) >= LARGE_IMAGE:
         return NatureTorso(key, observation_shape, hidden, gain)
     if len(observation_shape) == 3:

@@ -1,7 +1,7 @@
 """Any Gymnasium environment with discrete actions: `from_id("CartPole-v1")`, or an environment that is already made.
 
-Such an environment lives on the host and cannot be compiled; `ceqr.training.host` plays it. Environments are stepped side
-by side through Gymnasium's vector API in the mode that resets within the step (`AutoresetMode.SAME_STEP`), so that
+Such an environment lives on the host and cannot be compiled; `ceqr.training.host` plays it. Environments are stepped
+side by side through Gymnasium's vector API in the mode that resets within the step (`AutoresetMode.SAME_STEP`), so that
 every step is a transition, and the observation in which an episode ended comes with it: a truncated step bootstraps
 from that one.
 """
@@ -24,11 +24,11 @@ from ceqr.envs.observations import ObservationFormat
 class HostStep(NamedTuple):
     """What one step of every environment brings: a `TimeStep` of NumPy arrays with a leading axis of environments."""
 
-    observation: np.ndarray
-    successor: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
+    observation: Any
+    successor: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Lanes:
             successor = observation.copy()
             last = np.stack([np.asarray(info["final_obs"][i]) for i in ended])
             successor[ended] = self._env.observations.encode(last)
-        return HostStep(observation, successor, np.float32(reward), terminated, truncated)
+        return HostStep(observation, successor, reward.astype(np.float32), terminated, truncated)
 
     def close(self) -> None:
         if self._env.owned:
@@ -136,8 +136,8 @@ def describe(env: gymnasium.Env, name: str, build: Callable[[], gymnasium.Env]) 
         form = ObservationFormat.of_array(observations.shape, observations.dtype)
     else:
         raise ValueError(
-            f"{name} has observations of {_brief(observations)}; these agents read arrays (Box) and numbers (Discrete): "
-            "wrap it, for instance in gymnasium.wrappers.FlattenObservation."
+            f"{name} has observations of {_brief(observations)}; these agents read arrays (Box) and numbers "
+            "(Discrete): wrap it, for instance in gymnasium.wrappers.FlattenObservation."
         )
     if 0 in form.network_shape:
         raise ValueError(f"{name} has observations without content, of shape {form.shape}.")

@@ -1,8 +1,8 @@
 """MinAtar as a Gymnasium environment, so that others' agents can play exactly our games.
 
-It plays `ceqr.envs.minatar` step by step, with its random keys: after `reset(seed=...)`, `key` is the JAX key of an integer
-that the environment's NumPy generator draws; it is split in two, one for the first `reset` and one into which every
-step's number is folded. An episode that ends has, as in training, already drawn the start of the next.
+It plays `ceqr.envs.minatar` step by step, with its random keys: after `reset(seed=...)`, `key` is the JAX key of an
+integer that the environment's NumPy generator draws; it is split in two, one for the first `reset` and one into which
+every step's number is folded. An episode that ends has, as in training, already drawn the start of the next.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ class MinAtarEnv(gymnasium.Env[np.ndarray, np.int64]):
     def __init__(self, game: str, protocol: str = "paper", render_mode: str | None = None):
         self.env = MinAtar(game, protocol)
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(0, 1, self.env.observation_shape, np.bool_)
+        self.observation_space = spaces.Box(0, 1, self.env.observation_shape, np.bool_)  # pyright: ignore
         self.action_space = spaces.Discrete(self.env.num_actions)
         self.key: jax.Array | None = None  # of everything since the last seed
         self._steps = 0  # since the last seed
@@ -92,4 +92,4 @@ def _palette(channels: int) -> np.ndarray:
     from matplotlib import colormaps
 
     colours = colormaps["hsv"](np.linspace(0, 1, channels, endpoint=False))[:, :3]
-    return np.uint8(255 * np.concatenate([np.zeros((1, 3)), colours]))
+    return (255 * np.concatenate([np.zeros((1, 3)), colours])).astype(np.uint8)

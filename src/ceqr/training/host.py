@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ceqr.agents.base import AgentState, Batch, Beliefs
+from ceqr.agents.base import AgentState, Beliefs
 from ceqr.envs.gymnasium import HostEnvironment, HostStep, Lanes, seed_of
 from ceqr.replay import LaneReplay, ReplayState
 from ceqr.training.loop import NEVER, Finished, Loop, LoopState, Tally, _new_episode, _uncertainties, _where
 from ceqr.training.run import EpisodeRow
 
+_NOTHING: Any = ()  # in the place of what a program does not look at
 RESET = 0x2E5E7  # folded into a seed's key for what a reset between two frames draws
 CHUNK_SECONDS = 1.0  # how long the host plays before it looks up: progress and interrupts wait for it
 
@@ -66,7 +67,7 @@ class HostLoop(Loop):
             env=(),
             observation=observation,
             replay=replay,
-            batch=cast(Batch, ()),  # `learn` draws its own
+            batch=_NOTHING,  # `learn` draws its own
             episode=jax.tree.map(lambda x: jnp.stack([x] * self.num_envs), _new_episode()),
             tally=self._empty_tally(agent, one_memory, observation[0], batch),
             nonfinite=jnp.int32(NEVER),
@@ -108,9 +109,7 @@ class HostLoop(Loop):
         _, _, sample_key, _ = self.frame_keys(key, frame - 1)
         forward_key, _ = jax.random.split(self.frame_keys(key, frame)[0])
         agent, metrics = self.agent.learn(agent, self.replay.sample(replay, sample_key), frame, forward_key)
-        tally = tally._replace(
-            updates=tally.updates + 1, learning=jax.tree.map(jnp.add, tally.learning, metrics)
-        )
+        tally = tally._replace(updates=tally.updates + 1, learning=jax.tree.map(jnp.add, tally.learning, metrics))
         first_bad = (nonfinite == NEVER) & ~jnp.isfinite(metrics["loss"])
         return agent, tally, jnp.where(first_bad, frame, nonfinite)
 
@@ -172,7 +171,8 @@ class HostChunks:
                 observation = self._reset(start)
                 states = self._begin(states, observation, start)
             while frame < stop and time.monotonic() - began < CHUNK_SECONDS:
-                actions, beliefs = self._act(states, frame)
+                seen = states._replace(replay=_NOTHING, episode=_NOTHING, tally=_NOTHING)
+                actions, beliefs = self._act(seen, frame)
                 after = self._step(np.asarray(actions))
                 states, finished = self._take_in(states, actions, beliefs, after, frame)
                 if finished is not None:
@@ -213,7 +213,7 @@ class HostChunks:
             for f in frames:
                 if f % hyper.update_every == 0:
                     agent, tally, nonfinite = self._learn(agent, tally, nonfinite, states.replay, states.key, f)
-        rest = states._replace(agent=cast(AgentState, ()), tally=tally, nonfinite=nonfinite)
+        rest = states._replace(agent=_NOTHING, tally=tally, nonfinite=nonfinite)
         rest, finished = self._absorb(rest, actions, beliefs, after, frame)
         ended = (after.terminated | after.truncated).any()
         return rest._replace(agent=agent), jax.tree.map(np.asarray, finished) if ended else None

@@ -1,6 +1,6 @@
 """The host's side of training: runs a loop chunk by chunk, and keeps the run directory.
 
-Compiled environments (`Chunks`) and those of the host (`HostChunks`) differ in how a chunk is played; all else is shared.
+Compiled environments (`Chunks`) and those of the host (`HostChunks`) differ in how a chunk is played, in no more.
 """
 
 import dataclasses
@@ -134,7 +134,7 @@ def _metric_columns(loop: Loop) -> list[str]:
 
 def _train(run: Run, loop: Loop, saved: tuple[LoopState, dict[str, Any]] | None, quiet: bool) -> None:
     config = run.config
-    with _signals() as received:
+    with signals() as received:
         if saved is None:
             states, frame = jax.jit(loop.init_seeds)(_seeds(config)), 0
             run.begin(None)
@@ -382,7 +382,7 @@ def _last_good(run: Run) -> str:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM instead of dying of them; a second one kills as usual."""
     received: list[int] = []
     before = {}
