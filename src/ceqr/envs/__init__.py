@@ -37,8 +37,11 @@ def is_host(name: str) -> bool:
     return name.startswith(HOST)
 
 
-def make(name: str, **options: Any) -> "Environment | HostEnvironment":
-    """Builds the environment of that name; `options` are those of its class, or of `gymnasium.from_id`."""
+def make(name: str, **options: Any) -> Any:
+    """Builds the environment of that name; `options` are those of its class, or of `gymnasium.from_id`.
+
+    An `Environment` that can be compiled, or for Gymnasium's a `HostEnvironment`.
+    """
     if is_host(name):
         from ceqr.envs.gymnasium import from_id
 

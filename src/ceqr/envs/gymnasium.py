@@ -7,7 +7,10 @@ from that one.
 """
 
 import difflib
+import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -154,16 +157,28 @@ def find_spec(name: str) -> Any:
     import ceqr.gym
 
     ceqr.gym.register()
+    module, colon, name = name.rpartition(":")
+    if colon:
+        _import_here(module)
     if name not in gymnasium.registry:
         _register_atari(name)
     try:
         return gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{name} names a module that cannot be imported: {error.name}.") from error
     except gymnasium.error.Error as error:
         near = near_names(name)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "none has a similar name."
         raise ValueError(f"Gymnasium has no environment {name!r}; {hint}") from error
+
+
+def _import_here(module: str) -> None:
+    """Imports a module that the user named, also from the folder they are in."""
+    sys.path.append(os.getcwd())
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"The module {module!r} cannot be imported: {str(error).rstrip('.')}.") from error
+    finally:
+        sys.path.pop()
 
 
 def near_names(name: str) -> list[str]:
