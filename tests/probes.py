@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from ceqr.envs.base import TimeStep
 from ceqr.training.loop import CHUNK_FRAMES, NEVER, Loop, LoopState
@@ -114,3 +116,72 @@ def train_probe(loop: Loop, frames: int, seeds: int = 1) -> LoopState:
         frame = end
     assert (np.asarray(states.nonfinite) == NEVER).all()
     return states
+
+
+class Counting(gymnasium.Env[np.ndarray, Any]):
+    """Observes (steps in this episode, episodes before it); pays 1 a step; ends after `length` steps."""
+
+    observation_space = spaces.Box(0, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 5, ending: str = "truncated", raises_at: int = 0):
+        self._length, self._ending, self._raises_at = length, ending, raises_at
+        self._steps, self._episodes, self._played = 0, -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._steps, self._episodes = 0, self._episodes + 1
+        return self._observe(), {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._steps, self._episodes], np.float32)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._steps, self._played = self._steps + 1, self._played + 1
+        if self._played == self._raises_at:
+            raise RuntimeError("the joint is broken")
+        over = self._steps == self._length
+        return self._observe(), 1.0, over and self._ending == "terminated", over and self._ending == "truncated", {}
+
+
+class HostChain(gymnasium.Env[np.ndarray, Any]):
+    """`NoisyChain` without noise, truncated after two steps, on the host."""
+
+    observation_space = spaces.Box(0, 1, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._position = 0
+        return np.eye(4, dtype=np.float32)[0], {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._position += 1
+        gives_up = action == 0
+        reward = 0.5 if gives_up else 0.0
+        truncated = not gives_up and self._position == 2
+        return np.eye(4, dtype=np.float32)[self._position], reward, gives_up, truncated, {}
+
+
+class HostTreadmill(gymnasium.Env[np.ndarray, Any]):
+    """`Treadmill` on the host: one state, every step pays 1, and every second step ends the episode."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, terminates: bool = False):
+        self._terminates, self._steps = terminates, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._steps += 1
+        over = self._steps == 2
+        return np.ones(1, np.float32), 1.0, over and self._terminates, over and not self._terminates, {}
+
+
+COUNTING = "tests.probes:probe/Counting-v0"  # an id that Gymnasium finds by importing this module
+gymnasium.register("probe/Counting-v0", entry_point="tests.probes:Counting")

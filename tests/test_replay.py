@@ -1,6 +1,6 @@
 """The ring buffer against a plain list, its memory, and the uniformity of its draws."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ceqr.replay import Replay, ReplayState
+from ceqr.replay import LaneReplay, Replay, ReplayState
 
 
 class Step(NamedTuple):
@@ -97,3 +97,74 @@ def test_boolean_observations_are_kept_as_bits_and_come_back() -> None:
     batch = small.sample(one, jax.random.key(1))
     np.testing.assert_array_equal(batch.observation, np.broadcast_to(first, (64, *shape)))
     np.testing.assert_array_equal(batch.successor, np.broadcast_to(second, (64, *shape)))
+
+
+def _add_lanes(buffer: LaneReplay, state: ReplayState, steps: list[Step]) -> ReplayState:
+    columns = [np.array(column) for column in zip(*steps, strict=True)]
+    observation, action, reward, terminated, truncated, successor = columns
+    return jax.jit(buffer.add)(
+        state, observation.astype(np.float32)[:, None], action, np.float32(reward), terminated, truncated,
+        successor.astype(np.float32)[:, None],
+    )  # fmt: skip
+
+
+def _assert_drawn_as_played(batch: Any, lanes: list[list[Step]]) -> None:
+    """Every drawn transition is one that was played, its successor included. Rewards tell the lanes apart."""
+    by_reward = {s.reward: s for steps in lanes for s in steps}
+    for observation, action, reward, terminated, successor in zip(*map(np.asarray, batch[:5]), strict=True):
+        s = by_reward[float(reward)]
+        assert (s.observation, s.action, s.terminated) == (float(observation[0]), int(action), bool(terminated))
+        if not s.terminated:
+            assert float(successor[0]) == s.successor
+
+
+def _apart(steps: list[Step], by: float) -> list[Step]:
+    """The same steps with other numbers."""
+    return [s._replace(observation=s.observation + by, successor=s.successor + by, reward=s.reward + by) for s in steps]
+
+
+def test_lanes_keep_their_episodes_apart_and_are_drawn_uniformly() -> None:
+    lanes = [
+        _apart(_play(60, seed=lane, truncation=truncation), 1000 * lane)
+        for lane, truncation in enumerate((0.0, 0.4, 0.1))
+    ]
+    buffer = LaneReplay(48, 20_000, (1,), np.dtype(np.float32), lanes=3)
+    state = buffer.init()
+    for steps in zip(*lanes, strict=True):
+        state = _add_lanes(buffer, state, list(steps))
+    batch = jax.jit(buffer.sample)(state, jax.random.key(0))
+    _assert_drawn_as_played(batch, lanes)
+    rewards, counts = np.unique(np.asarray(batch.reward), return_counts=True)
+    assert stats.chisquare(counts).pvalue > 1e-3
+    held = {lane: int(((rewards >= 1000 * lane) & (rewards < 1000 * lane + 1000)).sum()) for lane in range(3)}
+    assert held[0] == 16  # a third of the capacity
+    assert held[1] < held[2] <= 16  # truncated episodes take a slot more
+    assert len(np.unique(np.asarray(batch.number))) == len(rewards)
+
+
+def test_one_lane_is_the_plain_buffer() -> None:
+    steps = _play(70, seed=5, truncation=0.2)
+    plain, lanes = Replay(16, 64, (1,), np.float32), LaneReplay(16, 64, (1,), np.float32, lanes=1)
+    state = lanes.init()
+    for s in steps:
+        state = _add_lanes(lanes, state, [s])
+    ours, theirs = lanes.sample(state, jax.random.key(1)), plain.sample(_fill(plain, steps), jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+@pytest.mark.parametrize("cut_at", [5, 30])
+def test_a_cut_lane_keeps_the_successor_of_its_last_step(cut_at: int) -> None:
+    """After a cut the next transition follows on nothing: the one before still leads where it led."""
+    before = _play(cut_at, seed=2, truncation=0.2)
+    before[-1] = before[-1]._replace(terminated=False, truncated=False)
+    after = _apart(_play(12, seed=3, truncation=0.2), 500)
+    buffer = LaneReplay(16, 4_000, (1,), np.dtype(np.float32), lanes=1)
+    state, batch = buffer.init(), None
+    for i, s in enumerate(before + after):
+        if i == cut_at:
+            state = buffer.cut(state, jnp.array([True]))
+        state = _add_lanes(buffer, state, [s])
+        batch = jax.jit(buffer.sample)(state, jax.random.key(i))
+        _assert_drawn_as_played(batch, [before + after])
+    assert batch is not None
+    assert before[-1].reward in np.asarray(batch.reward).tolist()  # it was still there to be looked at

@@ -8,7 +8,9 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,10 @@ OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
 @dataclass(frozen=True)
 class ResumeArgs:
-    """Go on with a run from its newest checkpoint, to the same bits as if it had never stopped."""
+    """Go on with a run from its newest checkpoint, to the same bits as if it had never stopped.
+
+    A Gymnasium environment cannot be saved, so it starts a new episode; all else goes on exactly.
+    """
 
     run: RunPath
     """Run directory."""
@@ -88,7 +93,7 @@ def train(argv: Sequence[str]) -> int:
     args = _parse_train(argv)
     config = args.run
     config.check()
-    game = config.env.rpartition("/")[2]
+    game = re.sub(r"[^\w.-]", "-", config.env.removeprefix("minatar/").removeprefix("gymnasium/"))
     out = args.out or Path("runs", f"{game}-{config.agent}-{config.preset}")
     _use_compilation_cache()
     from ceqr.training import trainer
@@ -101,14 +106,15 @@ def _parse_train(argv: Sequence[str]) -> Any:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("agent", "preset", "env", "config"):
         first.add_argument(f"--{name}", nargs="?")
+    first.add_argument("--env-kwargs", "--env_kwargs", nargs="*", default=())
     given, _ = first.parse_known_args(argv)
 
     from ceqr.agents import agent_classes
     from ceqr.config import RunConfig, default_config
 
     if given.config is None:
-        names = (given.agent or "ceqr-dqn", given.preset or "paper", given.env or "minatar/breakout")
-        config = default_config(*names)
+        names = (given.agent or "ceqr-dqn", given.preset, given.env or "minatar/breakout")
+        config = default_config(*names, env_kwargs=given.env_kwargs)
     else:
         for name in ("agent", "preset", "env"):
             if getattr(given, name) is not None:
@@ -143,7 +149,7 @@ def resume(argv: Sequence[str]) -> int:
 
 
 def _run_training(go: Callable[[], None]) -> int:
-    from ceqr.training.trainer import Diverged, Interrupted
+    from ceqr.training.trainer import Diverged, EnvironmentStopped, Interrupted
 
     try:
         go()
@@ -151,6 +157,9 @@ def _run_training(go: Callable[[], None]) -> int:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
     except Diverged as error:
+        return _fail(error, EXIT_FAILED)
+    except EnvironmentStopped as error:
+        traceback.print_exception(error.__cause__)
         return _fail(error, EXIT_FAILED)
     return 0
 
@@ -193,6 +202,8 @@ def bench(argv: Sequence[str]) -> int:
     from ceqr.config import RunConfig, default_config
 
     def config(agent: str, units: int) -> RunConfig[Any]:
+        if args.env.startswith("gymnasium/"):
+            raise UserError("ceqr bench measures compiled environments; a Gymnasium run's timing.csv tells its speed.")
         base = default_config(agent, "paper", args.env)
         return dataclasses.replace(base, seeds=args.seeds, hyper=dataclasses.replace(base.hyper, hidden=(units,)))
 

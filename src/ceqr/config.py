@@ -1,6 +1,7 @@
 """What a run is: every option of `ceqr train`, its presets and its checks. It is enough to repeat the run."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -8,10 +9,31 @@ from ceqr import envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Hyperparameters, check_bounds
 from ceqr.errors import UserError
+from ceqr.networks import LARGE_IMAGE
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},  # the defaults are the paper's
     "quick": {"frames": 60_000, "hidden": (128,)},
+    # What Gymnasium environments get unless told otherwise; docs/how-to-gymnasium.md has the measurements.
+    "vector": {
+        "frames": 60_000,
+        "hidden": (256, 256),
+        "learning_starts": 1_000,
+        "learning_rate": 5e-4,
+        "batch_size": 64,
+        "target_period": 500,
+        "update_every": 2,
+        "epsilon_frames": 10_000,
+    },
+    "pixels": {
+        "frames": 1_000_000,
+        "hidden": (512,),
+        "learning_starts": 10_000,
+        "replay_size": 50_000,  # 1.4 GB of 84 x 84 x 4 bytes
+        "target_period": 8_000,
+        "update_every": 4,
+        "checkpoint_seconds": 600.0,  # a checkpoint holds replay, too
+    },
 }
 
 Hyper = TypeVar("Hyper", bound=Hyperparameters)
@@ -23,11 +45,17 @@ class RunConfig(Generic[Hyper]):
 
     hyper: Hyper
     env: str = "minatar/breakout"
-    """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders."""
+    """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders; or gymnasium/ and any id with
+    discrete actions, such as gymnasium/CartPole-v1."""
+    env_kwargs: tuple[str, ...] = ()
+    """Options of a Gymnasium environment, as key=value."""
+    num_envs: int = field(default=1, metadata={"least": 1, "most": 4_096})
+    """How many Gymnasium environments to play side by side, per seed; each step of one of them is a frame."""
     agent: str = "ceqr-dqn"
     """Algorithm: ceqr-dqn, dqn, qr-dqn, bootstrapped-dqn, duvn or ua-dqn."""
     preset: str = "paper"
-    """Where other defaults come from: paper (its Table 1, 2.5M frames) or quick (128 hidden units, 60,000 frames)."""
+    """Where other defaults come from: paper (its Table 1, 2.5M frames), quick (128 hidden units, 60,000 frames),
+    vector or pixels (the defaults of Gymnasium environments, by what they let the agent see)."""
     protocol: str = "paper"
     """MinAtar's rules: paper (no sticky actions), released (as paper, every episode replays the run's one environment
     seed) or standard (sticky actions 0.1)."""
@@ -65,9 +93,21 @@ class RunConfig(Generic[Hyper]):
             )
         self.make_env()
 
-    def make_env(self) -> "envs.Environment":
+    def make_env(self) -> "envs.Environment | envs.HostEnvironment":
+        options: dict[str, Any] = {"max_episode_frames": self.max_episode_frames}
+        if envs.is_host(self.env):
+            if self.protocol != "paper":
+                raise UserError("--protocol is MinAtar's; a Gymnasium environment takes its options by --env-kwargs.")
+        else:
+            for option, given in (("--num-envs", self.num_envs > 1), ("--env-kwargs", self.env_kwargs)):
+                if given:
+                    raise UserError(f"{option} is for Gymnasium environments; {self.env} is compiled into the program.")
         try:
-            return envs.make(self.env, protocol=self.protocol, max_episode_frames=self.max_episode_frames)
+            if envs.is_host(self.env):
+                options["kwargs"] = envs.parse_kwargs(self.env_kwargs)
+            else:
+                options["protocol"] = self.protocol
+            return envs.make(self.env, **options)
         except (ValueError, envs.MissingExtra) as error:
             raise UserError(str(error)) from error
 
@@ -75,27 +115,47 @@ class RunConfig(Generic[Hyper]):
         return dataclasses.asdict(self)
 
 
-def default_config(agent: str, preset: str, env: str) -> RunConfig[Any]:
-    """The configuration of a preset, before any option is given."""
+def default_config(agent: str, preset: str | None, env: str, env_kwargs: Sequence[str] = ()) -> RunConfig[Any]:
+    """The configuration of a preset (unless given: the one that fits the environment), before any option is given."""
+    if preset is None:
+        preset = "paper"
+        if envs.is_host(env):
+            probe = RunConfig(Hyperparameters(), env=env, env_kwargs=tuple(env_kwargs)).make_env()
+            preset = fitting_preset(probe.observation_shape)
+    hyper = default_hyper(agent, preset, env)
+    names = {f.name for f in dataclasses.fields(RunConfig)}
+    rest = {k: v for k, v in PRESETS[preset].items() if k in names}
+    return RunConfig(hyper=hyper, agent=agent, preset=preset, env=env, env_kwargs=tuple(env_kwargs), **rest)
+
+
+def fitting_preset(observation_shape: tuple[int, ...]) -> str:
+    """The preset for an environment of that kind: small images are taken for MinAtar's like."""
+    if len(observation_shape) == 1:
+        return "vector"
+    return "pixels" if min(observation_shape[:2]) >= LARGE_IMAGE else "paper"
+
+
+def default_hyper(agent: str, preset: str, env: str) -> Any:
+    """An agent's hyperparameters under a preset."""
     if preset not in PRESETS:
         raise UserError(envs.nearest("preset", preset, PRESETS))
     _, hyper_class = agent_classes(agent)
     names = {f.name for f in dataclasses.fields(hyper_class)}
-    hyper = {k: v for k, v in PRESETS[preset].items() if k in names}
-    rest = {k: v for k, v in PRESETS[preset].items() if k not in names}
-    return RunConfig(hyper=hyper_class(**hyper).for_env(env), agent=agent, preset=preset, env=env, **rest)
+    return hyper_class(**{k: v for k, v in PRESETS[preset].items() if k in names}).for_env(env)
 
 
 def from_json(values: dict[str, Any]) -> RunConfig[Any]:
     """The configuration that `to_json` wrote; `UserError` if it is not one."""
     try:
         _, hyper_class = agent_classes(values["agent"])
-        return _build(RunConfig, values | {"hyper": _build(hyper_class, values["hyper"])})
+        values = {"env_kwargs": (), "num_envs": 1} | values  # runs from before Gymnasium have neither
+        return build(RunConfig, values | {"hyper": build(hyper_class, values["hyper"])})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError("The configuration was made by an incompatible version of ceqr.") from error
 
 
-def _build(cls: Any, values: dict[str, Any]) -> Any:
+def build(cls: Any, values: dict[str, Any]) -> Any:
+    """A dataclass from the values of all its fields; ValueError if they are not that."""
     hints = get_type_hints(cls)
     fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     if set(values) != set(fields):

@@ -10,7 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ceqr.agents.base import Agent
+from ceqr.envs.gymnasium import seed_of
 from ceqr.errors import UserError
+from ceqr.training.host import HostLoop
 from ceqr.training.loop import Loop
 from ceqr.training.progress import Progress
 from ceqr.training.run import read_config
@@ -18,6 +21,7 @@ from ceqr.training.trainer import build_loop, load_state
 
 EVALUATION = 0x0E7A1  # folded into a seed's key, so that no number is shared with its training
 CHUNK_STEPS = 100
+HOST_LANES = 10  # Gymnasium environments played side by side
 
 
 class Games(NamedTuple):
@@ -83,17 +87,56 @@ def evaluate(path: Path, episodes: int, max_episode_frames: int, quiet: bool = F
     with Progress("evaluating", episodes * config.seeds, unit="episodes", quiet=quiet) as progress:
         for i, seed in enumerate(config.seed_numbers):
             network = jax.tree.map(lambda leaf, i=i: leaf[i], states.agent.params)
-            games = play(
-                loop,
-                network,
-                jax.random.fold_in(jax.random.key(seed), EVALUATION),
-                episodes,
-                max_episode_frames,
-                lambda over, i=i: progress.update(i * episodes + over, ""),
-            )
-            ended = games.terminated | games.truncated
-            results.append(SeedResult(seed, [float(x) for x in np.asarray(games.total)], int((~ended).sum())))
+
+            def report(over: int, i: int = i) -> None:
+                progress.update(i * episodes + over, "")
+
+            returns, cut = play_episodes(loop, network, seed, episodes, max_episode_frames, report)
+            results.append(SeedResult(seed, returns, cut))
     return Evaluation(str(path), meta["frame"], results)
+
+
+def play_episodes(
+    loop: Loop, network: Any, seed: int, episodes: int, limit: int, report: Any = lambda over: None
+) -> tuple[list[float], int]:
+    """The returns of greedy episodes in either kind of environment, and how many were cut off by the limit."""
+    if isinstance(loop, HostLoop):
+        return play_on_host(loop, network, seed, episodes, limit, report)
+    key = jax.random.fold_in(jax.random.key(seed), EVALUATION)
+    games = play(loop, network, key, episodes, limit, report)
+    ended = games.terminated | games.truncated
+    return [float(x) for x in np.asarray(games.total)], int((~ended).sum())
+
+
+def play_on_host(
+    loop: HostLoop, network: Any, seed: int, episodes: int, limit: int, report: Any = lambda over: None
+) -> tuple[list[float], int]:
+    """The same for Gymnasium environments, some at a time; every episode has a seed of its own."""
+    totals, cut = np.zeros(episodes), 0
+    lanes = loop.env.vector(count := min(episodes, HOST_LANES) if loop.env.owned else 1)
+    try:
+        for first in range(0, episodes, count):
+            batch = np.arange(first, min(first + count, episodes))
+            # Lanes that a last batch leaves idle play an episode that nobody counts.
+            observation = lanes.reset([seed_of(seed, EVALUATION, first + lane) for lane in range(count)])
+            going = np.ones(len(batch), bool)
+            for _ in range(limit):
+                after = lanes.step(np.asarray(_greedy(loop.agent, network, observation)))
+                totals[batch] += np.where(going, after.reward[: len(batch)], 0)
+                going &= ~(after.terminated | after.truncated)[: len(batch)]
+                observation = after.observation
+                if not going.any():
+                    break
+            cut += int(going.sum())
+            report(first + len(batch))
+    finally:
+        lanes.close()
+    return totals.tolist(), cut
+
+
+@partial(jax.jit, static_argnums=0)
+def _greedy(agent: Agent, network: Any, observations: jax.Array) -> jax.Array:
+    return agent.act_greedily(network, observations)
 
 
 def play(loop: Loop, network: Any, key: jax.Array, episodes: int, limit: int, report: Any = lambda over: None) -> Games:

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 
 ORTHOGONAL_GAIN = math.sqrt(2)
+NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride
+LARGE_IMAGE = 36  # pixels a side, of which the Nature torso leaves one
 
 
 def _orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array:
@@ -78,6 +80,28 @@ class Conv3x3(eqx.Module):
         return self.linear(jnp.concatenate(patches, axis=-1))
 
 
+class Conv(eqx.Module):
+    """A convolution without padding over [batch, height, width, channels], again as patches times a matrix."""
+
+    linear: Linear
+    kernel: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array, channels: int, filters: int, kernel: int, stride: int, gain: float):
+        self.linear = Linear(key, kernel**2 * channels, filters, gain)
+        self.kernel, self.stride = kernel, stride
+
+    def size(self, pixels: int) -> int:
+        """How many patches fit along a side."""
+        return (pixels - self.kernel) // self.stride + 1
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        k, s = self.kernel, self.stride
+        height, width = (s * (self.size(n) - 1) + 1 for n in x.shape[1:3])
+        patches = [x[:, i : i + height : s, j : j + width : s] for i in range(k) for j in range(k)]
+        return self.linear(jnp.concatenate(patches, axis=-1))
+
+
 class PReLU(eqx.Module):
     """max(x, 0) + slope * min(x, 0), one learned slope a channel."""
 
@@ -119,7 +143,7 @@ class ImageTorso(eqx.Module):
         self.features = hidden[-1] if hidden else flat
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = self.conv(x.astype(jnp.float32))
+        x = self.conv(_as_float(x))
         x = self.prelu(x) if self.prelu is not None else jax.nn.relu(x)
         return _relu_chain(self.dense, x.reshape(len(x), -1))
 
@@ -138,7 +162,38 @@ class VectorTorso(eqx.Module):
         self.features = hidden[-1] if hidden else size
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return _relu_chain(self.dense, x.astype(jnp.float32))
+        return _relu_chain(self.dense, _as_float(x))
+
+
+class NatureTorso(eqx.Module):
+    """Three convolutions, then dense ReLU layers: the network of Mnih et al. (2015) for 84 x 84 x 4 images."""
+
+    convolutions: list[Conv]
+    dense: list[Linear]
+    features: int = eqx.field(static=True)
+
+    def __init__(
+        self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], gain: float = ORTHOGONAL_GAIN
+    ):
+        height, width, channels = observation_shape
+        *conv_keys, dense_key = jax.random.split(key, 1 + len(NATURE_LAYERS))
+        self.convolutions = []
+        for conv_key, (filters, kernel, stride) in zip(conv_keys, NATURE_LAYERS, strict=True):
+            conv = Conv(conv_key, channels, filters, kernel, stride, gain)
+            self.convolutions.append(conv)
+            height, width, channels = conv.size(height), conv.size(width), filters
+        flat = height * width * channels
+        self.dense = _dense_layers(dense_key, flat, hidden, gain)
+        self.features = hidden[-1] if hidden else flat
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = _as_float(x)
+        for conv in self.convolutions:
+            x = jax.nn.relu(conv(x))
+        return _relu_chain(self.dense, x.reshape(len(x), -1))
+
+
+Torso = ImageTorso | VectorTorso | NatureTorso
 
 
 def torso(
@@ -147,8 +202,10 @@ def torso(
     hidden: Sequence[int],
     kind: str,
     gain: float = ORTHOGONAL_GAIN,
-) -> ImageTorso | VectorTorso:
-    """The torso that fits the observation: an image [height, width, channels] (of that kind) or a vector."""
+) -> Torso:
+    """The torso that fits: a vector's, a large image's ([height, width, channels]), or, of that kind, a small one's."""
+    if len(observation_shape) == 3 and min(observation_shape[:2]) >= LARGE_IMAGE:
+        return NatureTorso(key, observation_shape, hidden, gain)
     if len(observation_shape) == 3:
         return ImageTorso(key, observation_shape, hidden, kind == "padded", gain)
     if len(observation_shape) == 1:
@@ -157,6 +214,11 @@ def torso(
         f"An observation must be a vector or a [height, width, channels] image, not of shape "
         f"{tuple(observation_shape)}."
     )
+
+
+def _as_float(x: jax.Array) -> jax.Array:
+    """Bytes, which are pixels, in [0, 1]; everything else as it is."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
 def _dense_layers(key: jax.Array, inputs: int, hidden: Sequence[int], gain: float) -> list[Linear]:

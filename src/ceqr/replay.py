@@ -121,3 +121,64 @@ class Replay:
             successor=self._unpack(state.observation[(slot + 1) % n]),
             number=drawn,
         )
+
+
+@dataclass(frozen=True)
+class LaneReplay:
+    """A ring for each of several environments that are played side by side; draws are uniform over all of them.
+
+    A transition's successor is the next slot of its ring, so environments must not share one. Each ring keeps its
+    share of `capacity`. With one lane it is `Replay`, draw for draw.
+    """
+
+    capacity: int
+    batch_size: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: DTypeLike
+    lanes: int
+
+    @property
+    def _ring(self) -> Replay:
+        share = max(2, -(-self.capacity // self.lanes))
+        return Replay(share, self.batch_size, self.observation_shape, self.observation_dtype)
+
+    def init(self) -> ReplayState:
+        """Empty rings: every array of a `ReplayState` with a leading axis of lanes."""
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * self.lanes), self._ring.init())
+
+    def add(
+        self,
+        state: ReplayState,
+        observation: jax.Array,
+        action: jax.Array,
+        reward: jax.Array,
+        terminated: jax.Array,
+        truncated: jax.Array,
+        successor: jax.Array,
+    ) -> ReplayState:
+        """Appends one transition to each ring."""
+        return jax.vmap(self._ring.add)(state, observation, action, reward, terminated, truncated, successor)
+
+    def cut(self, state: ReplayState, under_way: jax.Array) -> ReplayState:
+        """Treats the newest transition of the lanes under the mask as truncated: their next one follows on nothing."""
+        return state._replace(head=state.head + under_way)
+
+    def sample(self, state: ReplayState, key: jax.Array) -> Batch:
+        """Draws transitions uniformly with replacement; the buffer must hold at least one."""
+        ring = self._ring
+        n = ring._slots
+        bits = jax.random.bits(key, (self.batch_size,), jnp.uint32)
+        held = (state.newest - state.oldest).astype(jnp.uint32)  # rings differ by the slots that truncation takes
+        last = jnp.cumsum(held)
+        place = bits % last[-1]
+        lane = jnp.sum(place[:, None] >= last, axis=1)
+        drawn = state.oldest[lane] + (place - (last - held)[lane]).astype(jnp.int32)
+        slot = state.slots[lane, drawn % n] % n
+        return Batch(
+            observation=ring._unpack(state.observation[lane, slot]),
+            action=state.action[lane, slot],
+            reward=state.reward[lane, slot],
+            terminated=state.terminated[lane, slot],
+            successor=ring._unpack(state.observation[lane, (slot + 1) % n]),
+            number=drawn * self.lanes + lane.astype(jnp.int32),
+        )

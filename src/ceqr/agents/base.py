@@ -167,6 +167,10 @@ class Agent(abc.ABC):
         """The action that looks best after the agent's own doubt is subtracted; None if it has no such estimate."""
         return None if beliefs.epistemic is None else jnp.argmax(beliefs.mean - beliefs.epistemic)
 
+    def quantiles(self, outputs: Outputs) -> jax.Array | None:
+        """The quantiles of each action's return, [actions, N], for one observation; None if it estimates none."""
+        return None
+
     def init_memory(self, key: jax.Array) -> Memory:
         """What the agent remembers from an episode's start on."""
         return ()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Metrics, Successors, pick, td_target
-from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
+from ceqr.networks import Linear, Torso, torso
 
 MASKS = 0xB007  # seed of the masks, which belong to transitions and not to runs
 
@@ -26,7 +26,7 @@ class BootstrappedDQNHyperparameters(Hyperparameters):
 class HeadsNetwork(eqx.Module):
     """A torso and K linear heads in one matrix: [K, A] values an observation."""
 
-    torso: ImageTorso | VectorTorso
+    torso: Torso
     head: Linear
     heads: int = eqx.field(static=True)
 

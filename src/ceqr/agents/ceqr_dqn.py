@@ -25,7 +25,7 @@ from ceqr.agents.base import (
 )
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
-from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
+from ceqr.networks import Linear, Torso, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
 LAMBDA_EP = {  # the paper's Table 1
@@ -65,13 +65,13 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
 class CEQRNetwork(eqx.Module):
     """A torso and two linear heads: [A, N] quantiles and [A, 4, 2, N] raw NIG parameters an observation."""
 
-    torso: ImageTorso | VectorTorso
+    torso: Torso
     quantile_head: Linear
     evidence_head: Linear
     num_actions: int = eqx.field(static=True)
     quantiles: int = eqx.field(static=True)
 
-    def __init__(self, key: jax.Array, body: ImageTorso | VectorTorso, num_actions: int, quantiles: int):
+    def __init__(self, key: jax.Array, body: Torso, num_actions: int, quantiles: int):
         quantile_key, evidence_key = jax.random.split(key)
         self.torso = body
         self.quantile_head = Linear(quantile_key, body.features, num_actions * quantiles)
@@ -112,6 +112,9 @@ class CEQRDQN(ThompsonAgent):
     def beliefs(self, outputs: CEQROutputs) -> Beliefs:
         aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
         return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric)
+
+    def quantiles(self, outputs: CEQROutputs) -> jax.Array:
+        return outputs.quantiles
 
     def deviation(self, epistemic: jax.Array) -> jax.Array:
         # The paper multiplies lambda_ep by a standard deviation and uses the product as a variance. So do we.

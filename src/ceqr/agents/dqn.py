@@ -9,7 +9,7 @@ import optax
 
 from ceqr.agents.base import Agent, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
 from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
-from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
+from ceqr.networks import Linear, Torso, torso
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DQNHyperparameters(EpsilonGreedyHyperparameters):
 class QNetwork(eqx.Module):
     """A torso and one linear head: a value for each action."""
 
-    torso: ImageTorso | VectorTorso
+    torso: Torso
     head: Linear
 
     def __call__(self, observation: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Memory, Metrics, Successors, pick, td_target
-from ceqr.networks import ImageTorso, Linear, VectorTorso, torso
+from ceqr.networks import Linear, Torso, torso
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Gaussian(NamedTuple):
 class GaussianNetwork(eqx.Module):
     """A torso and two linear heads: mean and deviation of the return of each action."""
 
-    torso: ImageTorso | VectorTorso
+    torso: Torso
     mean_head: Linear
     std_head: Linear
 

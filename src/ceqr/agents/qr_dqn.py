@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ceqr import losses
 from ceqr.agents.base import Agent, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
 from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
-from ceqr.networks import ORTHOGONAL_GAIN, ImageTorso, Linear, VectorTorso, torso
+from ceqr.networks import ORTHOGONAL_GAIN, Linear, Torso, torso
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class QRDQNHyperparameters(EpsilonGreedyHyperparameters):
 class QuantileNetwork(eqx.Module):
     """A torso and one linear head: [A, N] quantiles an observation."""
 
-    torso: ImageTorso | VectorTorso
+    torso: Torso
     head: Linear
     num_actions: int = eqx.field(static=True)
 
@@ -74,6 +74,9 @@ class QRDQN(Agent):
 
     def beliefs(self, outputs: jax.Array) -> Beliefs:
         return Beliefs(outputs.mean(-1), epistemic=None, aleatoric=outputs.std(-1))
+
+    def quantiles(self, outputs: jax.Array) -> jax.Array:
+        return outputs
 
     def explore(
         self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array

@@ -104,6 +104,9 @@ class UADQN(ThompsonAgent):
             aleatoric=aleatoric_deviation(outputs.first, outputs.second),
         )
 
+    def quantiles(self, outputs: UAOutputs) -> jax.Array:
+        return outputs.quantiles
+
     def deviation(self, epistemic: jax.Array) -> jax.Array:
         return self.hyper.lambda_ep * epistemic
 

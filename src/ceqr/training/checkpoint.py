@@ -77,19 +77,8 @@ def _is_key(leaf: Any) -> bool:
 def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
     """Saves a PyTree and a little JSON as the checkpoint of that frame, and drops all but the last two."""
     folder.mkdir(exist_ok=True)
-    arrays = {
-        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for name, leaf in _named_leaves(tree)
-    }
-    assert META not in arrays
     path = folder / f"{frame:012d}.npz"
-    temporary = _temporary(path)
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
-            _flush(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)  # a full disk should not be left fuller
-        raise
+    temporary = _write_tree_aside(path, tree, meta)
     digest = _digest(temporary)
     # Where the same frame is saved again, its old checksum must not vouch for the new file.
     _checksum_path(path).unlink(missing_ok=True)
@@ -101,6 +90,27 @@ def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
     for other in set(folder.iterdir()) - wanted:
         other.unlink(missing_ok=True)
     return path
+
+
+def save_file(path: Path, tree: Any, meta: dict[str, Any]) -> None:
+    """Saves a PyTree and a little JSON as one file of that name, entirely or not at all."""
+    _rename(_write_tree_aside(path, tree, meta), path)
+
+
+def _write_tree_aside(path: Path, tree: Any, meta: dict[str, Any]) -> Path:
+    arrays = {
+        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for name, leaf in _named_leaves(tree)
+    }
+    assert META not in arrays
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
+            _flush(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # a full disk should not be left fuller
+        raise
+    return temporary
 
 
 def complete(folder: Path) -> list[Path]:
@@ -123,13 +133,25 @@ def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
                 stacklevel=2,
             )
             continue
-        return _load(path, like)
+        return load_file(path, like)
     if found:
         raise UserError(f"No checkpoint in {folder} matches its checksum, so the run cannot go on; train it anew.")
     return None
 
 
-def _load(path: Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
+def load_meta(path: Path) -> dict[str, Any]:
+    """The JSON of a file alone."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(json.loads(str(file[META])))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged archive fails in many ways
+        raise UserError(f"{path} is damaged, or was not saved by ceqr.") from error
+
+
+def load_file(path: Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
+    """A file's tree, of the same structure, shapes and types as `like`, and its JSON."""
     incompatible = UserError(f"Checkpoint {path} was made by an incompatible version of ceqr or of its configuration.")
     try:
         with np.load(path, allow_pickle=False) as file:

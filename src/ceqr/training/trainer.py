@@ -1,4 +1,7 @@
-"""The host's side of training: runs the compiled loop chunk by chunk, and keeps the run directory."""
+"""The host's side of training: runs a loop chunk by chunk, and keeps the run directory.
+
+Compiled environments (`Chunks`) and those of the host (`HostChunks`) differ in how a chunk is played, in no more.
+"""
 
 import dataclasses
 import importlib.util
@@ -6,7 +9,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,21 +20,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from ceqr.agents import agent_classes
+from ceqr.agents.base import Hyperparameters
 from ceqr.config import RunConfig
+from ceqr.envs.gymnasium import HostEnvironment
 from ceqr.errors import UserError
 from ceqr.networks import parameter_count
 from ceqr.training import checkpoint
 from ceqr.training import run as run_directory
+from ceqr.training.host import CHUNK_SECONDS, EnvironmentFailed, HostChunks, HostLoop
 from ceqr.training.loop import CHUNK_FRAMES, NEVER, Finished, Loop, LoopState
 from ceqr.training.progress import Progress
 from ceqr.training.run import EpisodeRow, Run
 
-CHUNK_SECONDS = 1.0  # how long a chunk should take: progress and interrupts wait for its end
 FIRST_CHUNK = 20  # frames
 
 
 class Diverged(Exception):
     """A loss was not finite."""
+
+
+class EnvironmentStopped(Exception):
+    """An environment raised the exception that is this one's cause; the run was saved."""
 
 
 class Interrupted(Exception):
@@ -44,9 +53,14 @@ class Interrupted(Exception):
 
 def build_loop(config: RunConfig[Any]) -> Loop:
     """The agent of a configuration in its environment."""
-    env = config.make_env()
-    agent_class, _ = agent_classes(config.agent)
-    return Loop(env, agent_class(config.hyper, env.observation_shape, env.num_actions))
+    return loop_of(config.agent, config.hyper, config.make_env(), config.num_envs)
+
+
+def loop_of(agent: str, hyper: Hyperparameters, env: Any, num_envs: int = 1) -> Loop:
+    """The loop for an environment of either kind."""
+    agent_class, _ = agent_classes(agent)
+    made = agent_class(hyper, env.observation_shape, env.num_actions)
+    return HostLoop(env, made, num_envs) if isinstance(env, HostEnvironment) else Loop(env, made)
 
 
 def start(config: RunConfig[Any], out: Path, quiet: bool = False) -> None:
@@ -120,24 +134,31 @@ def _metric_columns(loop: Loop) -> list[str]:
 
 def _train(run: Run, loop: Loop, saved: tuple[LoopState, dict[str, Any]] | None, quiet: bool) -> None:
     config = run.config
-    with _signals() as received:
+    with signals() as received:
         if saved is None:
             states, frame = jax.jit(loop.init_seeds)(_seeds(config)), 0
             run.begin(None)
         else:
             states, frame = saved[0], saved[1]["frame"]
             run.begin(saved[1]["lengths"])
+        host = isinstance(loop, HostLoop)
         say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
         parameters = parameter_count(states.agent.params) // config.seeds
         say(
-            f"Training {config.agent} on {config.env} ({config.protocol} protocol), "
+            f"Training {config.agent} on {config.env}{'' if host else f' ({config.protocol} protocol)'}, "
             f"frames {frame:,} to {config.frames:,}: {config.seeds} seed(s) from {config.seed_start} on, "
             f"{parameters:,} parameters each, in {run.path}"
         )
-        logger = Logger(run)
+        if host and frame:
+            say(
+                f"The environment starts a new episode at frame {frame:,}, because it cannot be saved; "
+                "agent, replay, counters and random state go on exactly."
+            )
+        logger, chunks = Logger(run), make_chunks(loop, states, config.seed_numbers)
         try:
-            frame = _train_chunks(run, loop, states, frame, logger, received, quiet)
+            frame = _train_chunks(run, chunks, states, frame, logger, received, quiet)
         finally:
+            chunks.close()
             logger.close()
     if frame < config.frames:
         name = signal.Signals(received[0]).name
@@ -148,11 +169,16 @@ def _train(run: Run, loop: Loop, saved: tuple[LoopState, dict[str, Any]] | None,
 
 
 def _train_chunks(
-    run: Run, loop: Loop, states: LoopState, frame: int, logger: "Logger", received: list[int], quiet: bool
+    run: Run,
+    chunks: "Chunks | HostChunks",
+    states: LoopState,
+    frame: int,
+    logger: "Logger",
+    received: list[int],
+    quiet: bool,
 ) -> int:
     """Plays chunk after chunk to the last frame or to a signal, and returns the frame reached."""
     config = run.config
-    chunks = Chunks(loop, states, config.log_every, config.frames)
 
     def save() -> None:
         _check_parameters(run, states, frame)
@@ -164,17 +190,26 @@ def _train_chunks(
     logged = frame
     with Progress("training", config.frames, start=frame, quiet=quiet) as progress:
         while frame < config.frames and not received:
-            end = chunks.next_end(frame)
-            states, finished = chunks.run(states, frame, end)
+            row_due = (frame // config.log_every + 1) * config.log_every
+            failed = None
+            try:
+                states, frame, rows = chunks.run(states, frame, min(row_due, config.frames))
+            except EnvironmentFailed as error:
+                states, frame, rows, failed = error.states, error.frame, error.episodes, error
             _check_losses(run, states)
-            logger.episodes(frame, end, finished)
-            frame = end
-            if frame % config.log_every == 0:
+            logger.episodes(rows)
+            if frame >= row_due:
                 states = logger.metrics(frame, states)
                 now = time.monotonic()
                 run.add_timing(frame, now - began, (frame - logged) / (now - last_log))
                 logged, last_log = frame, now
-            progress.update(frame, logger.status(), chunks.frames_per_second)
+            if failed is not None:
+                save()
+                raise EnvironmentStopped(
+                    f"The environment raised an exception (above) at frame {frame:,}, so training stopped; the run is "
+                    f"saved and goes on with 'ceqr resume {run.path}'."
+                ) from failed.__cause__
+            progress.update(min(frame, config.frames), logger.status(), chunks.frames_per_second)
             if time.monotonic() - last_save >= config.checkpoint_seconds and frame < config.frames:
                 save()
                 last_save = time.monotonic()
@@ -182,10 +217,19 @@ def _train_chunks(
     return frame
 
 
+def make_chunks(
+    loop: Loop, states: LoopState, seeds: Sequence[int], learning_starts: int | None = None
+) -> "Chunks | HostChunks":
+    """What plays a loop; learning starts at the agent's own frame unless another is given."""
+    if isinstance(loop, HostLoop):
+        return HostChunks(loop, seeds, learning_starts)
+    return Chunks(loop, states, seeds, learning_starts)
+
+
 class Chunks:
     """The compiled chunks, and how long to make them."""
 
-    def __init__(self, loop: Loop, states: LoopState, log_every: int, last: int):
+    def __init__(self, loop: Loop, states: LoopState, seeds: Sequence[int], learning_starts: int | None = None):
         # Two programs, with and without learning: a branch inside one would copy all weights in every frame.
         # Both are compiled before the first frame.
         zero = jnp.int32(0)
@@ -195,28 +239,42 @@ class Chunks:
             .compile()
             for learning in (False, True)
         }
-        self._learning_starts, self._log_every, self._last = loop.agent.hyper.learning_starts, log_every, last
+        self._seeds = seeds
+        self._learning_starts = loop.agent.hyper.learning_starts if learning_starts is None else learning_starts
         self._frames = FIRST_CHUNK
         self.frames_per_second: float | None = None  # of each seed
 
-    def next_end(self, frame: int) -> int:
-        """Where the chunk from `frame` on ends: after about CHUNK_SECONDS, or before.
+    def run(self, states: LoopState, start: int, stop: int) -> tuple[LoopState, int, list[EpisodeRow]]:
+        """Frames from `start` on, for about CHUNK_SECONDS, but never past `stop` or the start of learning.
 
-        It never runs past the start of learning, the next row of metrics or the last frame.
+        Returns the states, the frame reached, and the episodes that ended.
         """
-        stops = [frame + self._frames, (frame // self._log_every + 1) * self._log_every, self._last]
-        if frame < self._learning_starts:
-            stops.append(self._learning_starts)
-        return min(stops)
-
-    def run(self, states: LoopState, start: int, stop: int) -> tuple[LoopState, Finished]:
+        stop = min(stop, start + self._frames)
+        if start < self._learning_starts:
+            stop = min(stop, self._learning_starts)
         began = time.monotonic()
         program = self._programs[start >= self._learning_starts]
         states, finished = program(states, jnp.int32(start), jnp.int32(stop))
         finished = jax.tree.map(np.asarray, finished)  # waits for the chunk
         self.frames_per_second = rate = (stop - start) / (time.monotonic() - began)
         self._frames = max(1, min(CHUNK_FRAMES, round(rate * CHUNK_SECONDS)))
-        return states, finished
+        return states, stop, self._rows(start, stop, finished)
+
+    def _rows(self, start: int, stop: int, finished: Finished) -> list[EpisodeRow]:
+        return [
+            EpisodeRow(
+                seed=self._seeds[s],
+                frame=start + f + 1,
+                total=float(finished.total[f, s]),
+                length=int(finished.length[f, s]),
+                nongreedy=float(finished.nongreedy[f, s]),
+                least_uncertain=float(finished.least_uncertain[f, s]),
+            )
+            for f, s in np.argwhere(finished.ended[: stop - start])  # by frame, then by seed, however frames were cut
+        ]
+
+    def close(self) -> None:
+        """There is nothing to close; environments of the host have."""
 
 
 class Logger:
@@ -228,19 +286,7 @@ class Logger:
         self._last: dict[str, float] = {}
         self._board = _Board(run.path) if run.config.tensorboard else None
 
-    def episodes(self, start: int, stop: int, finished: Finished) -> None:
-        ended = finished.ended[: stop - start]
-        rows = [
-            EpisodeRow(
-                seed=self._seeds[s],
-                frame=start + f + 1,
-                total=float(finished.total[f, s]),
-                length=int(finished.length[f, s]),
-                nongreedy=float(finished.nongreedy[f, s]),
-                least_uncertain=float(finished.least_uncertain[f, s]),
-            )
-            for f, s in np.argwhere(ended)  # by frame, then by seed, however the frames were cut into chunks
-        ]
+    def episodes(self, rows: list[EpisodeRow]) -> None:
         self._run.add_episodes(rows)
         if self._board:
             for row in rows:
@@ -249,7 +295,8 @@ class Logger:
     def metrics(self, frame: int, states: LoopState) -> LoopState:
         """Writes a row for each seed and returns the states with an empty tally."""
         tally = jax.tree.map(np.asarray, states.tally)
-        start_value = np.asarray(states.episode.start_value)
+        # Where environments are played side by side, the mean over them.
+        start_value = np.asarray(states.episode.start_value).reshape(len(self._seeds), -1).mean(1)
         with np.errstate(invalid="ignore", divide="ignore"):
             columns = {name: total / tally.updates for name, total in tally.learning.items()}
             columns |= {name: total / tally.frames for name, total in tally.acting.items()}
@@ -335,7 +382,7 @@ def _last_good(run: Run) -> str:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM instead of dying of them; a second one kills as usual."""
     received: list[int] = []
     before = {}

@@ -1,0 +1,119 @@
+"""How an environment's observations become what a network reads: vectors, or images with channels last.
+
+A format is plain data, so that a saved agent can check and convert observations without its environment.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ceqr.networks import LARGE_IMAGE
+
+KINDS = ("vector", "image", "grey", "channels-first", "frames", "number")
+
+
+@dataclass(frozen=True)
+class ObservationFormat:
+    """One kind of observation, as the environment gives it."""
+
+    kind: str  # one of KINDS
+    shape: tuple[int, ...]  # as given; () for a number
+    dtype: str  # as given
+    start: int = 0  # of a number: the least
+    count: int = 0  # of a number: how many there are
+
+    @classmethod
+    def of_array(cls, shape: tuple[int, ...], dtype: Any) -> "ObservationFormat":
+        """The format of arrays of that shape: which axis holds channels is told by the sizes."""
+        dtype = np.dtype(dtype)
+        kind = "vector"
+        if len(shape) == 2 and dtype == np.uint8 and min(shape) >= LARGE_IMAGE:
+            kind = "grey"
+        elif len(shape) == 3 and shape[0] < min(shape[1:]):
+            kind = "channels-first"
+        elif len(shape) == 3 and min(shape[:2]) >= 3:
+            kind = "image"
+        elif len(shape) == 4 and min(shape[1:3]) >= LARGE_IMAGE:
+            kind = "frames"
+        return cls(kind, tuple(int(n) for n in shape), dtype.name)
+
+    @classmethod
+    def of_number(cls, start: int, count: int) -> "ObservationFormat":
+        """Whole numbers from `start` on."""
+        return cls("number", (), "int64", int(start), int(count))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "ObservationFormat":
+        made = cls(**{**values, "shape": tuple(int(n) for n in values["shape"])})
+        if made.kind not in KINDS:
+            raise ValueError(f"There is no kind of observation {made.kind!r}.")
+        np.dtype(made.dtype)
+        return made
+
+    @property
+    def network_shape(self) -> tuple[int, ...]:
+        """What a network reads: [features] or [height, width, channels]."""
+        shape = self.shape
+        if self.kind == "number":
+            return (self.count,)
+        if self.kind == "image":
+            return shape
+        if self.kind == "grey":
+            return (*shape, 1)
+        if self.kind == "channels-first":
+            return (*shape[1:], shape[0])
+        if self.kind == "frames":  # [frames, height, width, colours]
+            return (*shape[1:3], shape[0] * shape[3])
+        return (int(np.prod(shape)),)
+
+    @property
+    def network_dtype(self) -> np.dtype:
+        """Bits stay bits and bytes stay bytes, which is what replay keeps; all else is float32."""
+        given = np.dtype(self.dtype)
+        if self.kind == "number":
+            return np.dtype(bool)
+        return given if given in (np.dtype(bool), np.dtype(np.uint8)) else np.dtype(np.float32)
+
+    def encode(self, observations: np.ndarray) -> np.ndarray:
+        """What a network reads, from a batch of observations as the environment gives them."""
+        if self.kind == "number":
+            return np.arange(self.count) == (np.asarray(observations) - self.start)[:, None]
+        if self.kind == "channels-first":
+            observations = np.moveaxis(observations, 1, -1)
+        elif self.kind == "frames":
+            observations = np.moveaxis(observations, 1, 3)
+        shaped = observations.reshape(len(observations), *self.network_shape)
+        return np.ascontiguousarray(shaped, dtype=self.network_dtype)
+
+    def read(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """A batch for the network from what a caller gave, and whether that was a single observation.
+
+        Raises ValueError, naming what came and what was expected, for anything but one observation or a batch.
+        """
+        try:
+            given = np.asarray(observation)
+        except ValueError as error:
+            raise ValueError(f"An observation must be an array, {self.describe()}: {error}") from error
+        single = given.shape == self.shape
+        if not single and given.shape[1:] != self.shape:
+            raise ValueError(
+                f"The observation has shape {given.shape}; expected is {self.describe()}, or a batch of shape "
+                f"{('n', *self.shape)}.".replace("'n'", "n")
+            )
+        if given.ndim == len(self.shape) + 1 and len(given) == 0:
+            raise ValueError(f"The batch holds no observation: its shape is {given.shape}.")
+        if not np.can_cast(given.dtype, np.dtype(self.dtype), "same_kind"):
+            raise ValueError(f"The observation has dtype {given.dtype}; expected is {self.describe()}.")
+        batch = given[None] if single else given
+        if self.kind == "number" and not ((batch >= self.start) & (batch < self.start + self.count)).all():
+            raise ValueError(f"The observation is {observation}; expected is {self.describe()}.")
+        return self.encode(batch), single
+
+    def describe(self) -> str:
+        if self.kind == "number":
+            return f"a whole number from {self.start} to {self.start + self.count - 1}"
+        return f"shape {self.shape} of dtype {self.dtype}"
