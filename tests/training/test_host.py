@@ -147,7 +147,7 @@ def test_what_a_failing_environment_leaves_is_the_state_before_its_step() -> Non
     whole, rows = _play(_loop(lambda: Counting(4), learning_starts=10), 33)
     broken = _loop(lambda: Counting(4, raises_at=34), learning_starts=10)
     states, chunks, frame, ended = jax.jit(broken.init_seeds)(jnp.array([0])), HostChunks(broken, [0]), 0, []
-    with pytest.raises(EnvironmentFailed) as failure:
+    with pytest.raises(EnvironmentFailed) as failure:  # noqa: PT012
         while frame < 60:
             states, frame, more = chunks.run(states, frame, 60)
             ended += more
