@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import ceqr
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.config import default_config
 from ceqr.envs import make
@@ -103,3 +104,21 @@ def test_every_game_trains(game: str) -> None:
     assert np.asarray(states.tally.updates).tolist() == [100, 100]
     before = jax.jit(loop.init_seeds)(jnp.arange(2)).agent.params
     assert not np.array_equal(states.agent.params.quantile_head.weight, before.quantile_head.weight)
+
+
+def test_cartpole_is_solved_with_the_defaults_for_vectors() -> None:
+    """A random player keeps the pole up for some 20 steps; 500 is the most there is."""
+    agent = ceqr.CEQRDQN("CartPole-v1", seed=0)
+    best = 0.0
+    while agent.frames < 60_000 and best < 400:  # it may well be solved earlier
+        agent.learn(10_000)
+        best = agent.evaluate(20).mean()
+    assert best >= 400
+
+
+def test_acrobot_improves_with_the_defaults_for_vectors() -> None:
+    """Every step costs 1 until the tip is up, 500 at most: random play hardly ever gets there."""
+    agent = ceqr.CEQRDQN("Acrobot-v1", seed=0)
+    before = agent.evaluate(10)
+    agent.learn(20_000)
+    assert agent.evaluate(10).mean() > max(-250.0, before.mean() + 100)

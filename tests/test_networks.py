@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
-from ceqr.networks import Conv3x3, ImageTorso, Linear, PReLU, parameter_count, torso
+from ceqr.networks import Conv, Conv3x3, ImageTorso, Linear, NatureTorso, PReLU, VectorTorso, parameter_count, torso
 
 
 @pytest.mark.parametrize("padding", [0, 1])
@@ -60,6 +60,44 @@ def test_paper_network_has_4_7_million_parameters_on_breakout() -> None:
     outputs = jax.eval_shape(lambda m, x: m(x), shapes, jax.ShapeDtypeStruct((7, 10, 10, 4), jnp.bool_))
     assert outputs.quantiles.shape == (7, 3, 50)
     assert outputs.evidence.shape == (7, 3, 4, 2, 50)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "size"), [(8, 4, 21), (4, 2, 9), (3, 1, 7), (4, 3, 8)])
+def test_strided_convolution_is_the_convolution_of_jax(kernel: int, stride: int, size: int) -> None:
+    conv = Conv(jax.random.key(0), 3, 5, kernel, stride, 1.0)
+    x = jax.random.normal(jax.random.key(1), (2, size, size + 2, 3))
+    weight = conv.linear.weight.reshape(kernel, kernel, 3, 5)
+    theirs = jax.lax.conv_general_dilated(
+        x, weight, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    np.testing.assert_allclose(conv(x), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_the_nature_network() -> None:
+    """Mnih et al. (2015): 84 x 84 x 4 -> 20 x 20 x 32 -> 9 x 9 x 64 -> 7 x 7 x 64 = 3,136 -> 512."""
+    made = jax.eval_shape(lambda key: torso(key, (84, 84, 4), (512,), "padded"), jax.random.key(0))
+    assert isinstance(made, NatureTorso)
+    expected = (8 * 8 * 4 * 32 + 32) + (4 * 4 * 32 * 64 + 64) + (3 * 3 * 64 * 64 + 64) + (3136 * 512 + 512)
+    assert parameter_count(made) == expected == 1_684_128
+    out = jax.eval_shape(lambda m, x: m(x), made, jax.ShapeDtypeStruct((2, 84, 84, 4), jnp.uint8))
+    assert out.shape == (2, 512)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((36, 40, 1), NatureTorso), ((35, 40, 1), ImageTorso), ((7,), VectorTorso)]
+)
+def test_which_torso_fits(shape: tuple[int, ...], kind: type) -> None:
+    made = torso(jax.random.key(0), shape, (8,), "standard")
+    assert isinstance(made, kind)
+    assert made(jnp.ones((2, *shape), jnp.uint8)).shape == (2, 8)
+    assert torso(jax.random.key(0), shape, (), "standard").features == made.dense[0].weight.shape[0]
+
+
+def test_bytes_are_scaled_to_one() -> None:
+    for shape in ((40, 40, 2), (10, 10, 2), (6,)):
+        made = torso(jax.random.key(0), shape, (8,), "standard")
+        pixels = jax.random.randint(jax.random.key(1), (3, *shape), 0, 256).astype(jnp.uint8)
+        np.testing.assert_allclose(made(pixels), made(pixels / 255.0), rtol=1e-4, atol=1e-5)
 
 
 def test_unfit_observation_is_refused() -> None:

@@ -11,7 +11,7 @@ from ceqr.agents.base import LARGEST, Hyperparameters, check_bounds
 from ceqr.errors import UserError
 from ceqr.networks import LARGE_IMAGE
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's name, values for that agent alone
     "paper": {},  # the defaults are the paper's
     "quick": {"frames": 60_000, "hidden": (128,)},
     # What Gymnasium environments get unless told otherwise; docs/how-to-gymnasium.md has the measurements.
@@ -19,11 +19,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "frames": 60_000,
         "hidden": (256, 256),
         "learning_starts": 1_000,
-        "learning_rate": 5e-4,
+        "learning_rate": 1e-3,
         "batch_size": 64,
-        "target_period": 500,
+        "target_period": 250,
         "update_every": 2,
         "epsilon_frames": 10_000,
+        "ceqr-dqn": {"lambda_ep": 1e-4},  # values are large, and so are its doubts
     },
     "pixels": {
         "frames": 1_000_000,
@@ -141,7 +142,8 @@ def default_hyper(agent: str, preset: str, env: str) -> Any:
         raise UserError(envs.nearest("preset", preset, PRESETS))
     _, hyper_class = agent_classes(agent)
     names = {f.name for f in dataclasses.fields(hyper_class)}
-    return hyper_class(**{k: v for k, v in PRESETS[preset].items() if k in names}).for_env(env)
+    values = PRESETS[preset] | PRESETS[preset].get(agent, {})
+    return hyper_class(**{k: v for k, v in values.items() if k in names}).for_env(env)
 
 
 def from_json(values: dict[str, Any]) -> RunConfig[Any]:

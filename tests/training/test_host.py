@@ -33,7 +33,7 @@ COUNTING_RUN = ["train", "--env", f"gymnasium/{COUNTING}", "--learning-rate", "1
 
 
 def _host(env: Any) -> HostEnvironment:
-    return dataclasses.replace(from_env(env()), build=env)
+    return dataclasses.replace(from_env(env()), build=env, owned=True)
 
 
 def _loop(env: Any, num_envs: int = 1, **options: Any) -> HostLoop:
@@ -52,18 +52,17 @@ def _play(loop: HostLoop, frames: int, seeds: list[int] | None = None) -> tuple[
     return states, rows
 
 
-@pytest.mark.parametrize("update_every", [1, 3])
-def test_it_is_the_compiled_loop_frame_by_frame(update_every: int) -> None:
+def test_it_is_the_compiled_loop_frame_by_frame() -> None:
     """The same chain compiled and on the host: equal to the bit before learning, and but for rounding after."""
     options: Any = {
-        **TINY, "learning_starts": 40, "target_period": 25, "update_every": update_every, "lambda_ep": 1.0,
+        **TINY, "learning_starts": 40, "target_period": 25, "update_every": 2, "lambda_ep": 1.0,
     }  # fmt: skip
     agent = CEQRDQN(CEQRDQNHyperparameters(**options), (4,), 2)
     compiled = Loop(NoisyChain(noise=0.0, limit=2), agent)
     host = HostLoop(_host(HostChain), agent)
     seeds = [3, 4]
     programs = {k: jax.jit(partial(compiled.chunk, learning=k)) for k in (False, True)}
-    theirs, log = programs[False](compiled.init_seeds(jnp.array(seeds)), jnp.int32(0), jnp.int32(40))
+    theirs, log = programs[False](jax.jit(compiled.init_seeds)(jnp.array(seeds)), jnp.int32(0), jnp.int32(40))
     ours, _ = _play(host, 40, seeds)
     for name in ("action", "reward", "terminated", "observation"):
         # A lane more; and the compiled one has written the slot after the last transition, as has ours.
@@ -99,7 +98,7 @@ def test_lanes_store_what_was_played_and_never_a_reset() -> None:
     ("num_envs", "update_every", "updates"),
     # Frames 30 to 59 learn. One environment: each third of them. Four: ticks start at 32, so 32 to 59 and each third
     # of those (33, ..., 57); and with an update a frame, 28.
-    [(1, 3, 10), (4, 3, 9), (4, 1, 28), (1, 40, 1)],
+    [(1, 3, 10), (4, 3, 9), (4, 1, 28)],
 )
 def test_one_update_for_every_so_many_frames(num_envs: int, update_every: int, updates: int) -> None:
     loop = _loop(HostTreadmill, num_envs, learning_starts=30, update_every=update_every)
@@ -119,9 +118,8 @@ def test_the_target_network_is_copied_in_the_tick_that_reaches_its_frame() -> No
     assert any(jax.tree.leaves(changed))
 
 
-@pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize(("terminates", "value"), [(False, 2.0), (True, 4 / 3)])
-def test_truncation_bootstraps_and_termination_does_not(terminates: bool, value: float, num_envs: int) -> None:
+def test_truncation_bootstraps_and_termination_does_not(terminates: bool, value: float) -> None:
     """Discount 1/2, one state. Truncated: V = 1 + V/2 = 2. Terminated: the mean of 1 and 1 + V/2, so V = 4/3."""
     env = partial(HostTreadmill, terminates)
     made = _host(env)
@@ -129,7 +127,7 @@ def test_truncation_bootstraps_and_termination_does_not(terminates: bool, value:
         hidden=(16,), batch_size=32, replay_size=200, learning_starts=50, target_period=20, discount=0.5,
         learning_rate=3e-3, epsilon_frames=1,
     )  # fmt: skip
-    loop = HostLoop(made, DQN(hyper, (1,), 2), num_envs)
+    loop = HostLoop(made, DQN(hyper, (1,), 2), num_envs=2)
     states, _ = _play(loop, 1_000)
     network = jax.tree.map(lambda x: x[0], states.agent.params)
     found = float(loop.agent.forward(network, jnp.ones((1, 1)), None).max())
@@ -148,12 +146,14 @@ def test_a_seed_has_the_same_games_alone_and_among_others() -> None:
 def test_what_a_failing_environment_leaves_is_the_state_before_its_step() -> None:
     whole, rows = _play(_loop(lambda: Counting(4), learning_starts=10), 33)
     broken = _loop(lambda: Counting(4, raises_at=34), learning_starts=10)
-    states = jax.jit(broken.init_seeds)(jnp.array([0]))
-    with pytest.raises(EnvironmentFailed) as failure:
-        HostChunks(broken, [0]).run(states, 0, 60)
+    states, chunks, frame, ended = jax.jit(broken.init_seeds)(jnp.array([0])), HostChunks(broken, [0]), 0, []
+    with pytest.raises(EnvironmentFailed) as failure:  # noqa: PT012
+        while frame < 60:
+            states, frame, more = chunks.run(states, frame, 60)
+            ended += more
     assert failure.value.frame == 33
     assert str(failure.value.__cause__) == "the joint is broken"
-    assert failure.value.episodes == rows
+    assert ended + failure.value.episodes == rows
     _assert_equal(failure.value.states, whole)
 
 
@@ -226,12 +226,16 @@ def test_killed_and_resumed_is_stopped_there_and_resumed(tiny: list[str], tmp_pa
     command = [sys.executable, "-m", "ceqr.cli", *_counting(tiny, killed, 50_000)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
     checkpoints = killed / "checkpoints"
-    while process.poll() is None and len(list(checkpoints.glob("*.sha256"))) < 2:
+
+    def newest() -> int:
+        return max((int(p.name.split(".")[0]) for p in checkpoints.glob("*.npz.sha256")), default=0)
+
+    while process.poll() is None and newest() < 100:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    frame = max(int(p.name.split(".")[0]) for p in checkpoints.glob("*.npz.sha256"))
+    frame = newest()
     config = json.loads((killed / "config.json").read_text())
     config["config"]["frames"] = frame + 100
     (killed / "config.json").write_text(json.dumps(config))
