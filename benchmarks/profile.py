@@ -2,8 +2,8 @@
 
     python benchmarks/profile.py --hidden 1600
 
-Prints the longest operations (microseconds a frame, shape, and the line of ours they come from) and which arrays of more
-than a megabyte the optimised program copies. `--hlo FILE` also writes that program.
+Prints the longest operations (microseconds a frame, summed over threads) and which arrays of more than a megabyte the
+optimised program copies. `--hlo FILE` also writes that program.
 """
 
 import dataclasses

@@ -1,54 +1,274 @@
 """Measures ceqr against others and against its own arithmetic, in turns in one run, and writes a table and a chart.
 
-    python benchmarks/run.py                                   # everything, about ten minutes
-    python benchmarks/run.py --only reference --repeats 9
+    python benchmarks/run.py                                        # about ten minutes
+    python benchmarks/run.py --only reference-1600 --repeats 9
 
-Timings on shared machines are noisy, so the programs of a group run one after the other, round after round, and only
-ratios within a group mean anything. Needs `pip install "ceqr[bench]"`.
+Timings on shared machines are noisy, so the programs of a group run one after the other, round after round, and a ratio
+is the median over rounds of the ratio within a round. Frames a second of different groups are not to be compared.
+Needs `pip install "ceqr[bench]"`.
 """
 
 import dataclasses
 import json
+import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import jax.numpy as jnp
+import numpy as np
 import tyro
 
-from ceqr.bench import bare_runner, loop_runner
-from ceqr.bench_sb3 import sb3_runner
+from ceqr.bench import bare_runner, loop_runner, rounds_in_turns
+from ceqr.bench_sb3 import require_sb3, sb3_runner
+from ceqr.cli import use_compilation_cache
 from ceqr.config import RunConfig, default_config
-from ceqr.training.trainer import build_loop
+from ceqr.errors import UserError
+from ceqr.training.loop import LoopState
+from ceqr.training.run import read_config
+from ceqr.training.trainer import build_loop, load_state
 
-Run = Callable[[int], None]  # plays that many frames
+Runner = Callable[[int], None]  # plays that many frames
 
 
 @dataclass(frozen=True)
 class Program:
-    """One of the programs that are compared."""
+    """One of the programs that are compared; `seeds` of them advance by one frame each in a frame of the runner."""
 
     name: str
-    run: Run
+    runner: Runner
     seeds: int = 1
 
 
 @dataclass(frozen=True)
-class Result:
-    """Frames a second (all seeds together) in each round, by program; the first program is what the others are held
-    against."""
+class Comparison:
+    """The first program held against each of the others."""
 
-    group: str
+    title: str
+    aim: str
+    programs: Callable[[], list[Program]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Frames a second, all seeds together, by program: one number a round."""
+
+    title: str
+    aim: str
     rates: dict[str, list[float]]
 
     def median(self, name: str) -> float:
         return statistics.median(self.rates[name])
 
     def ratio(self, name: str) -> float:
-        """How many times as fast the first program is: the median over rounds of the ratio within a round."""
+        """How many times as fast the first program is as this one."""
         first = next(iter(self.rates.values()))
         return statistics.median(a / b for a, b in zip(first, self.rates[name], strict=True))
+
+    def lines(self) -> list[str]:
+        first, *others = self.rates
+        lines = [f"| {self.title} | {first} | {self.median(first):,.0f} | | |"]
+        lines += [f"| | {name} | {self.median(name):,.0f} | {self.ratio(name):.2f} | {self.aim} |" for name in others]
+        return lines
+
+
+def config(agent: str, hidden: int, **hyper: Any) -> RunConfig[Any]:
+    made = default_config(agent, "quick", "minatar/breakout")
+    return dataclasses.replace(made, hyper=dataclasses.replace(made.hyper, hidden=(hidden,), **hyper))
+
+
+def ours(made: RunConfig[Any], seeds: int = 1) -> Runner:
+    return loop_runner(build_loop(made), jnp.arange(seeds))
+
+
+def eager(hidden: int) -> Runner:
+    from benchmarks.eager_torch import Options, Training
+
+    training = Training("breakout", Options(hidden=hidden, learning_starts=1_000))
+    training.run(1_000)  # fills replay, as for ours
+    return training.run
+
+
+def full_replay(size: int) -> Runner:
+    """Our loop with a replay of that size that is full from the start."""
+
+    def fill(states: LoopState) -> LoopState:
+        replay, slots = states.replay, size + 1
+        bits = np.random.default_rng(0).integers(256, size=replay.observation.shape, dtype=np.uint8)
+        return states._replace(
+            replay=replay._replace(
+                observation=jnp.asarray(bits),
+                slots=jnp.arange(slots, dtype=jnp.int32)[None],
+                head=jnp.array([size], jnp.int32),
+                newest=jnp.array([size], jnp.int32),
+            )
+        )
+
+    return loop_runner(build_loop(config("ceqr-dqn", 128, replay_size=size)), jnp.arange(1), fill)
+
+
+def from_run(path: Path) -> list[Program]:
+    """A run as it was at its end and as it was at its beginning."""
+    made, _ = read_config(path)
+    loop = build_loop(made)
+    saved = load_state(path, loop, made)
+    if saved is None:
+        raise UserError(f"{path} has no checkpoint.")
+    states, frame = saved[0], saved[1]["frame"]
+    seeds = jnp.array(made.seed_numbers)
+    late = loop_runner(loop, seeds, lambda _: states, frame)
+    return [
+        Program(f"from frame {frame + 1_000:,}", late, made.seeds),
+        Program("from frame 1,000", loop_runner(loop, seeds), made.seeds),
+    ]
+
+
+def reference(hidden: int, aim: str) -> Comparison:
+    made = config("ceqr-dqn", hidden)
+    return Comparison(
+        f"CEQR-DQN, {hidden} units",
+        aim,
+        lambda: [
+            Program("ceqr", ours(made)),
+            Program("eager PyTorch", eager(hidden)),
+            Program("bare arithmetic", bare_runner(build_loop(made), jnp.arange(1))),
+        ],
+    )
+
+
+def versus_sb3() -> list[Program]:
+    made = config("qr-dqn", 128)
+    bare = bare_runner(build_loop(made), jnp.arange(1))
+    return [
+        Program("ceqr", ours(made)),
+        Program("sb3-contrib", sb3_runner(made)),
+        Program("bare arithmetic", bare),
+    ]
+
+
+def many_seeds(hidden: int, aim: str) -> Comparison:
+    made = config("ceqr-dqn", hidden)
+    return Comparison(
+        f"Seeds, {hidden} units",
+        aim,
+        lambda: [Program("four seeds", ours(made, 4), 4), Program("one seed", ours(made))],
+    )
+
+
+def rival(agent: str) -> Comparison:
+    made = config(agent, 128)
+    return Comparison(
+        f"{agent}, 128 units",
+        "0.5",
+        lambda: [Program("ceqr", ours(made)), Program("bare arithmetic", bare_runner(build_loop(made), jnp.arange(1)))],
+    )
+
+
+COMPARISONS = {
+    "reference-1600": reference(1600, "2.5 eager, 0.7 bare"),
+    "reference-128": reference(128, "4 eager, 0.5 bare"),
+    "sb3": Comparison("QR-DQN, 128 units", "5 sb3, 0.5 bare", versus_sb3),
+    "seeds-128": many_seeds(128, "1.3"),
+    "seeds-1600": many_seeds(1600, "1.3"),
+    "replay": Comparison(
+        "Full replay",
+        "0.9",
+        lambda: [
+            Program("of 1,000,000 frames", full_replay(1_000_000)),
+            Program("of 10,000 frames", full_replay(10_000)),
+        ],
+    ),
+    **{agent: rival(agent) for agent in ("dqn", "bootstrapped-dqn", "duvn", "ua-dqn")},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure, how long, and where to write it."""
+
+    only: tuple[str, ...] = ()
+    """Comparisons to make; all unless given."""
+    run: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Also compare the speed at the end of this run with that at its beginning."""
+    seconds: float = 3.0
+    """How long each measurement should take."""
+    repeats: int = 7
+    """Rounds."""
+    table: Path = Path("benchmark.md")
+    """Where to write the table."""
+    chart: Path = Path("benchmark.png")
+    """Where to write the chart (PNG)."""
+    json: Path | None = None
+    """Where to write the rates of every round."""
+
+
+def draw(results: list[Result], path: Path) -> None:
+    """Bars of frames a second, each comparison in units of its first program."""
+    from matplotlib.figure import Figure
+
+    bars = [(result, name) for result in results for name in result.rates]
+    figure = Figure(figsize=(8, 0.34 * len(bars) + 0.42 * len(results) + 0.8), layout="constrained")
+    axes = figure.subplots()
+    y, ticks, labels = 0.0, [], []
+    for result in results:
+        axes.text(0, y, result.title, fontsize=9, weight="bold", va="center")
+        y += 0.9
+        first = next(iter(result.rates))
+        for name in result.rates:
+            relative = 1 / result.ratio(name)
+            axes.barh(y, relative, height=0.8, color="C0" if name == first else "0.75")
+            axes.text(relative, y, f" {result.median(name):,.0f} frames/s", va="center", fontsize=8)
+            ticks.append(y)
+            labels.append(name)
+            y += 1
+        y += 0.4
+    axes.set_yticks(ticks, labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.18)
+    axes.set_xlabel("speed relative to the blue bar of the group (median of ratios within a round)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def main(options: Options) -> None:
+    unknown = set(options.only) - set(COMPARISONS)
+    if unknown:
+        raise UserError(f"Unknown comparison {', '.join(unknown)}; known are {', '.join(COMPARISONS)}.")
+    require_sb3()
+    use_compilation_cache()
+    chosen = [COMPARISONS[name] for name in options.only or COMPARISONS]
+    if options.run is not None:
+        path = options.run
+        chosen.append(Comparison(f"The run {path.name}", "0.9", lambda: from_run(path)))
+    results = []
+    for comparison in chosen:
+        print(f"{comparison.title} ...", file=sys.stderr, flush=True)
+        programs = comparison.programs()
+        rounds = rounds_in_turns([p.runner for p in programs], options.seconds, options.repeats)
+        rates = {p.name: [rate[i] * p.seeds for rate in rounds] for i, p in enumerate(programs)}
+        results.append(Result(comparison.title, comparison.aim, rates))
+        print("\n".join(results[-1].lines()), flush=True)
+    command = "python " + " ".join(sys.argv)
+    lines = [
+        f"`{command}` on {platform.machine()}, Python {platform.python_version()}; medians of {options.repeats} rounds.",
+        "",
+        "| what | program | frames/s | first / this | aim |",
+        "|---|---|---:|---:|---|",
+        *(line for result in results for line in result.lines()),
+    ]
+    options.table.write_text("\n".join(lines) + "\n")
+    draw(results, options.chart)
+    if options.json is not None:
+        options.json.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=1) + "\n")
+    print(f"Table: {options.table}. Chart: {options.chart}.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except UserError as error:
+        sys.exit(f"error: {error}")

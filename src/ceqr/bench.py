@@ -9,18 +9,19 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ceqr.agents.base import AgentState
+from ceqr.compilation import jit, side_by_side
 from ceqr.config import RunConfig
 from ceqr.networks import parameter_count
-from ceqr.training.loop import CHUNK_FRAMES, Loop
-from ceqr.training.trainer import build_loop
+from ceqr.training.loop import CHUNK_FRAMES, Loop, LoopState
+from ceqr.training.trainer import Chunks, build_loop
 
 WARM_UP = 20  # frames; the first ones after compilation are slower
 
@@ -49,7 +50,7 @@ def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement
     """Measures loop and bare arithmetic `repeats` times each, about `seconds` long."""
     loop = build_loop(config)
     seeds = jnp.arange(config.seeds)
-    whole, bare = in_turns([loop_runner(loop, seeds), _bare_runner(loop, seeds)], seconds, repeats)
+    whole, bare = in_turns([loop_runner(loop, seeds), bare_runner(loop, seeds)], seconds, repeats)
     params = jax.eval_shape(loop.init, jnp.int32(0)).agent.params
     return Measurement(
         env=config.env,
@@ -64,12 +65,17 @@ def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement
 
 def in_turns(runners: Sequence[Callable[[int], None]], seconds: float, repeats: int) -> list[float]:
     """The median frames a second of each runner, measured in turns for about `seconds` each time."""
+    rounds = rounds_in_turns(runners, seconds, repeats)
+    return [statistics.median(rates) for rates in zip(*rounds, strict=True)]
+
+
+def rounds_in_turns(runners: Sequence[Callable[[int], None]], seconds: float, repeats: int) -> list[list[float]]:
+    """The frames a second of each runner in each of `repeats` rounds."""
     frames = []
     for run in runners:
         run(WARM_UP)
         frames.append(max(1, min(CHUNK_FRAMES, round(seconds * _rate(run, WARM_UP)))))
-    rounds = [[_rate(run, n) for run, n in zip(runners, frames, strict=True)] for _ in range(repeats)]
-    return [statistics.median(rates) for rates in zip(*rounds, strict=True)]
+    return [[_rate(run, n) for run, n in zip(runners, frames, strict=True)] for _ in range(repeats)]
 
 
 def _rate(run: Callable[[int], None], frames: int) -> float:
@@ -78,35 +84,34 @@ def _rate(run: Callable[[int], None], frames: int) -> float:
     return frames / (time.perf_counter() - began)
 
 
-def loop_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
-    """Plays that many frames of the whole loop, learning in each."""
-    states = jax.jit(loop.init_seeds)(seeds)
-    zero = jnp.int32(0)
-    play, learn = (
-        jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0).lower(states, zero, zero).compile()
-        for learning in (False, True)
-    )
-    # Replay holds a chunk of frames, so that batches are drawn from many episodes.
-    states, _ = play(states, zero, jnp.int32(CHUNK_FRAMES))
-    frame = CHUNK_FRAMES
+def loop_runner(
+    loop: Loop, seeds: jax.Array, prepare: Callable[[LoopState], LoopState] = lambda states: states, frame: int = 0
+) -> Callable[[int], None]:
+    """Plays that many frames of the whole loop, learning in each, as `ceqr train` does.
+
+    What is measured begins after a chunk of frames without learning, so that batches are drawn from many episodes;
+    `prepare` may change the initial states of all seeds, and `frame` is theirs.
+    """
+    states = prepare(jax.jit(loop.init_seeds)(seeds))
+    chunks = Chunks(loop, states, list(range(len(seeds))), learning_starts=frame + CHUNK_FRAMES)
+    groups, _ = chunks.play(chunks.split(states), frame, frame + CHUNK_FRAMES)
+    frame += CHUNK_FRAMES
 
     def run(frames: int) -> None:
-        nonlocal states, frame
-        states, _ = learn(states, jnp.int32(frame), jnp.int32(frame + frames))
-        jax.block_until_ready(states.observation)
+        nonlocal groups, frame
+        groups, _ = chunks.play(groups, frame, frame + frames)
+        jax.block_until_ready([group.observation for group in groups])
         frame += frames
 
     return run
 
 
-def _bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+def bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+    """Does the arithmetic of that many frames, on the cores as `loop_runner` does."""
     agent, env = loop.agent, loop.env
-    rows = agent.hyper.batch_size
-    shape = (
-        16,
-        rows + 1,
-        *env.observation_shape,
-    )  # several batches, so that nothing can be moved out of the loop
+    at_once = side_by_side(len(seeds))
+    # Several batches, so that nothing can be moved out of the loop.
+    shape = (16, agent.hyper.batch_size + 1, *env.observation_shape)
     batches = jax.random.bernoulli(jax.random.key(0), 0.1, shape).astype(jnp.float32)
 
     def frame(i: jax.Array, state: AgentState) -> AgentState:
@@ -121,15 +126,14 @@ def _bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
         grads = jax.grad(lambda params: objective(params) * jnp.mean(target))(state.params)
         return agent._apply(state, grads)
 
-    @partial(jax.jit, donate_argnums=0)
-    def chunk(states: AgentState, frames: jax.Array) -> AgentState:
-        return jax.lax.fori_loop(0, frames, lambda i, s: jax.vmap(partial(frame, i))(s), states)
-
-    states = jax.jit(loop.init_seeds)(seeds).agent
+    chunk = jit(
+        lambda state, frames: jax.lax.fori_loop(0, frames, frame, state), one_thread=at_once > 1, donate_argnums=0
+    )
+    states = [jax.jit(agent.init)(jax.random.key(seed)) for seed in seeds]
 
     def run(frames: int) -> None:
         nonlocal states
-        states = chunk(states, jnp.int32(frames))
-        jax.block_until_ready(states.params)
+        with ThreadPoolExecutor(at_once) as pool:
+            states = list(pool.map(lambda state: jax.block_until_ready(chunk(state, jnp.int32(frames))), states))
 
     return run

@@ -41,11 +41,11 @@ def require_sb3() -> None:
 
 def measure_sb3(config: RunConfig[Any], seconds: float, repeats: int) -> Versus:
     """Measures both about `seconds` long, `repeats` times, in turns; medians."""
-    runners = [loop_runner(build_loop(config), jnp.arange(1)), _sb3_runner(config)]
+    runners = [loop_runner(build_loop(config), jnp.arange(1)), sb3_runner(config)]
     return Versus(*in_turns(runners, seconds, repeats))
 
 
-def _sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
+def sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
     import gymnasium
     import torch
     from minatar import Environment

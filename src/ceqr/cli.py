@@ -95,7 +95,7 @@ def train(argv: Sequence[str]) -> int:
     config.check()
     game = re.sub(r"[^\w.-]", "-", config.env.removeprefix("minatar/").removeprefix("gymnasium/"))
     out = args.out or Path("runs", f"{game}-{config.agent}-{config.preset}")
-    _use_compilation_cache()
+    use_compilation_cache()
     from ceqr.training import trainer
 
     return _run_training(lambda: trainer.start(config, out, args.quiet))
@@ -142,7 +142,7 @@ def _parse_train(argv: Sequence[str]) -> Any:
 
 def resume(argv: Sequence[str]) -> int:
     args = _parse(ResumeArgs, "resume", argv)
-    _use_compilation_cache()
+    use_compilation_cache()
     from ceqr.training import trainer
 
     return _run_training(lambda: trainer.resume(args.run, args.frames, args.quiet))
@@ -166,7 +166,7 @@ def _run_training(go: Callable[[], None]) -> int:
 
 def evaluate(argv: Sequence[str]) -> int:
     args = _parse(EvalArgs, "eval", argv)
-    _use_compilation_cache()
+    use_compilation_cache()
     from ceqr.evaluate import evaluate
 
     result = evaluate(args.run, args.episodes, args.max_episode_frames, quiet=args.json).to_json()
@@ -216,7 +216,7 @@ def bench(argv: Sequence[str]) -> int:
         from ceqr.bench_sb3 import require_sb3
 
         require_sb3()
-    _use_compilation_cache()
+    use_compilation_cache()
     from ceqr.bench import measure
 
     say = (lambda text: None) if args.json else (lambda text: print(text, file=sys.stderr, flush=True))
@@ -276,7 +276,7 @@ def _parse(kind: Any, command: str, argv: Sequence[str], default: Any = None) ->
     return tyro.cli(kind, prog=f"ceqr {command}", args=list(argv), config=style, **options)
 
 
-def _use_compilation_cache() -> None:
+def use_compilation_cache() -> None:
     """Keeps compiled programs between starts, in CEQR_CACHE_DIR or the user's cache folder."""
     import jax
 

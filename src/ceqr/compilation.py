@@ -1,5 +1,6 @@
-"""How our programs are compiled: XLA's options for the CPU, where its defaults cost a good part of the speed."""
+"""How our programs are compiled and run: XLA's options for the CPU, and several programs side by side on its cores."""
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -7,23 +8,33 @@ from typing import Any
 import jax
 
 # By default XLA hands matrix products and reductions to YNNPACK. For a product of a few rows with a large matrix of
-# weights, which is what a frame consists of, Eigen is half as fast again, and so are XLA's own loops for reductions
-# (docs/performance.md). The option names the kinds of operation that YNNPACK may have: we name one that we do not use.
-CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"}
+# weights, which is what a frame consists of, Eigen is half as fast again (docs/performance.md). The option names the
+# kinds of operation that YNNPACK may have: we name one that we do not use.
+_EIGEN = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"}
+_ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
+
+
+def jit(function: Callable[..., Any], *, one_thread: bool = False, **options: Any) -> Any:
+    """`jax.jit` with our options for the compiler; `one_thread` for programs that run side by side."""
+    return jax.jit(function, compiler_options=_compiler_options(one_thread), **options)
 
 
 @cache
-def compiler_options() -> dict[str, Any]:
+def _compiler_options(one_thread: bool) -> dict[str, Any]:
     """The options for this machine; none where the installed XLA does not know them."""
     if jax.default_backend() != "cpu":
         return {}
+    options = {**_EIGEN, **(_ONE_THREAD if one_thread else {})}
     try:
-        jax.jit(lambda x: x + 1, compiler_options=CPU_OPTIONS).lower(0.0).compile()
-    except Exception:  # what it raises depends on the version, and without the option all still works
+        jax.jit(lambda x: x + 1, compiler_options=options).lower(0.0).compile()
+    except Exception:  # what it raises depends on the version, and without the options all still works
         return {}
-    return CPU_OPTIONS
+    return options
 
 
-def jit(function: Callable[..., Any], **options: Any) -> Any:
-    """`jax.jit` with our options for the compiler."""
-    return jax.jit(function, compiler_options=compiler_options(), **options)
+def side_by_side(programs: int) -> int:
+    """How many of so many programs should run at once: on a CPU as many as it has cores for us, else one."""
+    if jax.default_backend() != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(programs, cores)

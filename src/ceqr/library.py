@@ -36,7 +36,7 @@ from ceqr.errors import UserError
 from ceqr.evaluate import play_episodes
 from ceqr.training import checkpoint
 from ceqr.training.host import EnvironmentFailed, HostLoop
-from ceqr.training.loop import NEVER, Loop, LoopState
+from ceqr.training.loop import NEVER, Groups, Loop, LoopState
 from ceqr.training.progress import Progress
 from ceqr.training.run import provenance, read_config
 from ceqr.training.trainer import Chunks, HostChunks, build_loop, load_state, loop_of, make_chunks, signals
@@ -84,7 +84,7 @@ class _Session(NamedTuple):
 
     loop: Loop
     chunks: Chunks | HostChunks
-    states: LoopState
+    groups: Groups
 
 
 class Learner:
@@ -211,12 +211,12 @@ class Learner:
             while self.frames < last and not received:
                 failure = None
                 try:
-                    states, self.frames, rows = session.chunks.run(session.states, self.frames, last)
+                    groups, self.frames, rows = session.chunks.run(session.groups, self.frames, last)
                 except EnvironmentFailed as failed:
-                    states, self.frames, rows, failure = failed.states, failed.frame, failed.episodes, failed.__cause__
-                self._session = session = session._replace(states=states)
+                    groups, self.frames, rows, failure = failed.groups, failed.frame, failed.episodes, failed.__cause__
+                self._session = session = session._replace(groups=groups)
                 self.returns += [row.total for row in rows]
-                self._publish(states)
+                self._publish(*groups)
                 if failure is not None:
                     raise failure
                 recent = self.returns[-100:]
@@ -229,7 +229,8 @@ class Learner:
         states = states._replace(agent=jax.tree.map(lambda leaf: jnp.array(leaf)[None], self._state))
         # Replay is empty, so learning starts after as many frames as at first.
         starts = self.frames + self.hyperparameters.learning_starts
-        self._session = _Session(loop, make_chunks(loop, states, [self.seed], starts), states)
+        chunks = make_chunks(loop, states, [self.seed], starts)
+        self._session = _Session(loop, chunks, chunks.split(states))
         return self._session
 
     def _publish(self, states: LoopState) -> None:

@@ -47,7 +47,7 @@ def _play(loop: HostLoop, frames: int, seeds: list[int] | None = None) -> tuple[
     states = jax.jit(loop.init_seeds)(jnp.array(seeds))
     chunks, frame, rows = HostChunks(loop, seeds), 0, []
     while frame < frames:
-        states, frame, ended = chunks.run(states, frame, frames)
+        (states,), frame, ended = chunks.run((states,), frame, frames)
         rows += ended
     return states, rows
 
@@ -149,12 +149,12 @@ def test_what_a_failing_environment_leaves_is_the_state_before_its_step() -> Non
     states, chunks, frame, ended = jax.jit(broken.init_seeds)(jnp.array([0])), HostChunks(broken, [0]), 0, []
     with pytest.raises(EnvironmentFailed) as failure:  # noqa: PT012
         while frame < 60:
-            states, frame, more = chunks.run(states, frame, 60)
+            (states,), frame, more = chunks.run((states,), frame, 60)
             ended += more
     assert failure.value.frame == 33
     assert str(failure.value.__cause__) == "the joint is broken"
     assert ended + failure.value.episodes == rows
-    _assert_equal(failure.value.states, whole)
+    _assert_equal(failure.value.groups[0], whole)
 
 
 def _assert_equal(a: LoopState, b: LoopState) -> None:
@@ -195,7 +195,7 @@ def test_a_run_that_goes_on_is_exact_but_for_a_new_episode(
     assert meta["frame"] == 150
     before = jax.tree.map(lambda x: x.copy(), states)
     chunks = HostChunks(loop, config.seed_numbers)
-    begun, _, _ = chunks.run(states, 150, 150)
+    (begun,), _, _ = chunks.run((states,), 150, 150)
     _assert_equal(begun._replace(observation=before.observation, replay=begun.replay._replace(head=before.replay.head),
                                  episode=before.episode), before)  # fmt: skip
     np.testing.assert_array_equal(begun.observation[..., 0], 0)  # the first of an episode

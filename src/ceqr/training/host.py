@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ceqr.agents.base import AgentState, Beliefs
+from ceqr.compilation import jit
 from ceqr.envs.gymnasium import HostEnvironment, HostStep, Lanes, seed_of
 from ceqr.replay import LaneReplay, ReplayState
-from ceqr.training.loop import NEVER, Finished, Loop, LoopState, Tally, _new_episode, _uncertainties, _where
+from ceqr.training.loop import NEVER, Finished, Groups, Loop, LoopState, Tally, _new_episode, _uncertainties, _where
 from ceqr.training.run import EpisodeRow
 
 _NOTHING: Any = ()  # in the place of what a program does not look at
@@ -32,9 +33,9 @@ CHUNK_SECONDS = 1.0  # how long the host plays before it looks up: progress and 
 class EnvironmentFailed(Exception):
     """An environment raised an exception, which is this one's cause. The state is that of the tick before."""
 
-    def __init__(self, states: LoopState, frame: int, episodes: list[EpisodeRow]):
+    def __init__(self, groups: Groups, frame: int, episodes: list[EpisodeRow]):
         super().__init__(f"The environment raised an exception at frame {frame:,}")
-        self.states, self.frame, self.episodes = states, frame, episodes
+        self.groups, self.frame, self.episodes = groups, frame, episodes
 
 
 @dataclass(frozen=True)
@@ -152,20 +153,24 @@ class HostChunks:
         self._learning_starts = hyper.learning_starts if learning_starts is None else learning_starts
         self._lanes: list[Lanes] = []
         self.frames_per_second: float | None = None  # of each seed
-        self._begin = jax.jit(jax.vmap(loop.begin, in_axes=(0, 0, None)), donate_argnums=0)
-        self._act = jax.jit(jax.vmap(loop.act, in_axes=(0, None)))
-        self._learn = jax.jit(jax.vmap(loop.learn, in_axes=(0, 0, 0, 0, 0, None)), donate_argnums=(0, 1, 2))
-        self._absorb = jax.jit(jax.vmap(loop.absorb, in_axes=(0, 0, 0, 0, None)), donate_argnums=0)
-        self._copy_target = jax.jit(jax.vmap(loop.agent.copy_target), donate_argnums=0)
+        self._begin = jit(jax.vmap(loop.begin, in_axes=(0, 0, None)), donate_argnums=0)
+        self._act = jit(jax.vmap(loop.act, in_axes=(0, None)))
+        self._learn = jit(jax.vmap(loop.learn, in_axes=(0, 0, 0, 0, 0, None)), donate_argnums=(0, 1, 2))
+        self._absorb = jit(jax.vmap(loop.absorb, in_axes=(0, 0, 0, 0, None)), donate_argnums=0)
+        self._copy_target = jit(jax.vmap(loop.agent.copy_target), donate_argnums=0)
 
-    def run(self, states: LoopState, start: int, stop: int) -> tuple[LoopState, int, list[EpisodeRow]]:
+    def split(self, states: LoopState) -> Groups:
+        """The states of all seeds as `run` takes them: one group."""
+        return (states,)
+
+    def run(self, groups: Groups, start: int, stop: int) -> tuple[Groups, int, list[EpisodeRow]]:
         """Whole ticks from frame `start` on, to `stop` or a little past it, for about CHUNK_SECONDS.
 
         Returns the states, the frame reached, and the episodes that ended. The first call makes the environments and
         resets them, with seeds that follow from the run's seeds and the frame.
         """
         began = time.monotonic()
-        frame, rows = start, []
+        (states,), frame, rows = groups, start, []
         try:
             if not self._lanes:
                 observation = self._reset(start)
@@ -180,10 +185,10 @@ class HostChunks:
                 frame += self._loop.num_envs
         except _Raised as raised:
             self.close()
-            raise EnvironmentFailed(states, frame, rows) from raised.__cause__
+            raise EnvironmentFailed((states,), frame, rows) from raised.__cause__
         jax.block_until_ready(states.observation)
         self.frames_per_second = (frame - start) / (time.monotonic() - began)
-        return states, frame, rows
+        return (states,), frame, rows
 
     def _reset(self, frame: int) -> np.ndarray:
         try:

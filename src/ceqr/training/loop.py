@@ -8,12 +8,14 @@ A frame learns from the batch that was drawn at the end of the frame before, so 
 and learning; it follows that replay is always written before it is read, which lets XLA update it in place.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory
 from ceqr.envs.base import Environment, EnvState
@@ -67,6 +69,9 @@ class LoopState(NamedTuple):
     episode: Episode
     tally: Tally
     nonfinite: jax.Array  # the first frame in which the loss was not finite, or NEVER
+
+
+Groups = tuple[LoopState, ...]  # of all seeds, some to a group: each has a leading axis of its seeds
 
 
 @dataclass(frozen=True)
@@ -265,3 +270,16 @@ def _uncertainties(beliefs: Beliefs) -> dict[str, jax.Array]:
 
 def _where(condition: jax.Array, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(partial(jnp.where, condition), yes, no)
+
+
+def join(groups: Sequence[Tree]) -> Tree:
+    """Trees with a leading axis each as one with all of their rows, on the host."""
+    return jax.tree.map(_join_leaves, *groups)
+
+
+def _join_leaves(*leaves: jax.Array) -> Any:
+    if len(leaves) == 1:
+        return leaves[0]
+    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+        return jnp.concatenate(leaves)
+    return np.concatenate([np.asarray(leaf) for leaf in leaves])

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 
 from ceqr.agents import agent_classes
 from ceqr.agents.base import Hyperparameters
+from ceqr.compilation import jit, side_by_side
 from ceqr.config import RunConfig
 from ceqr.envs.gymnasium import HostEnvironment
 from ceqr.errors import UserError
@@ -28,7 +30,7 @@ from ceqr.networks import parameter_count
 from ceqr.training import checkpoint
 from ceqr.training import run as run_directory
 from ceqr.training.host import CHUNK_SECONDS, EnvironmentFailed, HostChunks, HostLoop
-from ceqr.training.loop import CHUNK_FRAMES, NEVER, Finished, Loop, LoopState
+from ceqr.training.loop import CHUNK_FRAMES, NEVER, Finished, Groups, Loop, LoopState, join
 from ceqr.training.progress import Progress
 from ceqr.training.run import EpisodeRow, Run
 
@@ -155,8 +157,10 @@ def _train(run: Run, loop: Loop, saved: tuple[LoopState, dict[str, Any]] | None,
                 "agent, replay, counters and random state go on exactly."
             )
         logger, chunks = Logger(run), make_chunks(loop, states, config.seed_numbers)
+        groups = chunks.split(states)
+        del states  # so that only one copy is kept
         try:
-            frame = _train_chunks(run, chunks, states, frame, logger, received, quiet)
+            frame = _train_chunks(run, chunks, groups, frame, logger, received, quiet)
         finally:
             chunks.close()
             logger.close()
@@ -171,7 +175,7 @@ def _train(run: Run, loop: Loop, saved: tuple[LoopState, dict[str, Any]] | None,
 def _train_chunks(
     run: Run,
     chunks: "Chunks | HostChunks",
-    states: LoopState,
+    groups: Groups,
     frame: int,
     logger: "Logger",
     received: list[int],
@@ -181,9 +185,9 @@ def _train_chunks(
     config = run.config
 
     def save() -> None:
-        _check_parameters(run, states, frame)
+        _check_parameters(run, groups, frame)
         lengths = run.flush()
-        checkpoint.save(run.checkpoints, frame, states, {"frame": frame, "lengths": lengths})
+        checkpoint.save(run.checkpoints, frame, join(groups), {"frame": frame, "lengths": lengths})
         run.write_summary(frame)
 
     began = last_save = last_log = time.monotonic()
@@ -193,13 +197,13 @@ def _train_chunks(
             row_due = (frame // config.log_every + 1) * config.log_every
             failed = None
             try:
-                states, frame, rows = chunks.run(states, frame, min(row_due, config.frames))
+                groups, frame, rows = chunks.run(groups, frame, min(row_due, config.frames))
             except EnvironmentFailed as error:
-                states, frame, rows, failed = error.states, error.frame, error.episodes, error
-            _check_losses(run, states)
+                groups, frame, rows, failed = error.groups, error.frame, error.episodes, error
+            _check_losses(run, groups)
             logger.episodes(rows)
             if frame >= row_due:
-                states = logger.metrics(frame, states)
+                groups = logger.metrics(frame, groups)
                 now = time.monotonic()
                 run.add_timing(frame, now - began, (frame - logged) / (now - last_log))
                 logged, last_log = frame, now
@@ -227,15 +231,22 @@ def make_chunks(
 
 
 class Chunks:
-    """The compiled chunks, and how long to make them."""
+    """The compiled chunks, how long to make them, and on which cores they run.
+
+    On a CPU each seed is a group of its own and as many groups run at once as there are cores, each on one: a single
+    seed's products are too small to keep several busy. On an accelerator all seeds are one group, in one program.
+    """
 
     def __init__(self, loop: Loop, states: LoopState, seeds: Sequence[int], learning_starts: int | None = None):
+        self._group_size = 1 if jax.default_backend() == "cpu" else len(seeds)
+        self._at_once = side_by_side(len(seeds) // self._group_size)
         # Two programs, with and without learning: a branch inside one would copy all weights in every frame.
         # Both are compiled before the first frame.
         zero = jnp.int32(0)
+        group = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._group_size, *x.shape[1:]), x.dtype), states)
         self._programs = {
-            learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0)
-            .lower(states, zero, zero)
+            learning: jit(partial(loop.chunk, learning=learning), one_thread=self._at_once > 1, donate_argnums=0)
+            .lower(group, zero, zero)
             .compile()
             for learning in (False, True)
         }
@@ -244,7 +255,14 @@ class Chunks:
         self._frames = FIRST_CHUNK
         self.frames_per_second: float | None = None  # of each seed
 
-    def run(self, states: LoopState, start: int, stop: int) -> tuple[LoopState, int, list[EpisodeRow]]:
+    def split(self, states: LoopState) -> Groups:
+        """The states of all seeds as `run` takes them."""
+        size = self._group_size
+        return tuple(
+            jax.tree.map(lambda x, i=i: jnp.array(x[i : i + size]), states) for i in range(0, len(self._seeds), size)
+        )
+
+    def run(self, groups: Groups, start: int, stop: int) -> tuple[Groups, int, list[EpisodeRow]]:
         """Frames from `start` on, for about CHUNK_SECONDS, but never past `stop` or the start of learning.
 
         Returns the states, the frame reached, and the episodes that ended.
@@ -253,12 +271,22 @@ class Chunks:
         if start < self._learning_starts:
             stop = min(stop, self._learning_starts)
         began = time.monotonic()
-        program = self._programs[start >= self._learning_starts]
-        states, finished = program(states, jnp.int32(start), jnp.int32(stop))
-        finished = jax.tree.map(np.asarray, finished)  # waits for the chunk
+        groups, finished = self.play(groups, start, stop)
         self.frames_per_second = rate = (stop - start) / (time.monotonic() - began)
         self._frames = max(1, min(CHUNK_FRAMES, round(rate * CHUNK_SECONDS)))
-        return states, stop, self._rows(start, stop, finished)
+        return groups, stop, self._rows(start, stop, finished)
+
+    def play(self, groups: Groups, start: int, stop: int) -> tuple[Groups, Finished]:
+        """Frames `start` to `stop` - 1, at most CHUNK_FRAMES of them, all with learning or all without."""
+        program, first, last = self._programs[start >= self._learning_starts], jnp.int32(start), jnp.int32(stop)
+
+        def play_group(group: LoopState) -> tuple[LoopState, Finished]:
+            group, finished = program(group, first, last)
+            return group, jax.tree.map(np.asarray, finished)  # waits for the chunk
+
+        with ThreadPoolExecutor(self._at_once) as pool:
+            groups, finished = zip(*pool.map(play_group, groups), strict=True)
+        return groups, jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *finished)
 
     def _rows(self, start: int, stop: int, finished: Finished) -> list[EpisodeRow]:
         return [
@@ -292,11 +320,11 @@ class Logger:
             for row in rows:
                 self._board.add(row.seed, row.frame, {"episode/return": row.total, "episode/nongreedy": row.nongreedy})
 
-    def metrics(self, frame: int, states: LoopState) -> LoopState:
+    def metrics(self, frame: int, groups: Groups) -> Groups:
         """Writes a row for each seed and returns the states with an empty tally."""
-        tally = jax.tree.map(np.asarray, states.tally)
+        tally = join([group.tally for group in groups])
         # Where environments are played side by side, the mean over them.
-        start_value = np.asarray(states.episode.start_value).reshape(len(self._seeds), -1).mean(1)
+        start_value = join([group.episode.start_value for group in groups]).reshape(len(self._seeds), -1).mean(1)
         with np.errstate(invalid="ignore", divide="ignore"):
             columns = {name: total / tally.updates for name, total in tally.learning.items()}
             columns |= {name: total / tally.frames for name, total in tally.acting.items()}
@@ -307,7 +335,7 @@ class Logger:
             if self._board:
                 self._board.add(seed, frame, {f"metrics/{k}": v for k, v in values.items() if not np.isnan(v)})
         self._last = {name: float(np.mean(column)) for name, column in columns.items()}
-        return states._replace(tally=jax.tree.map(jnp.zeros_like, states.tally))
+        return tuple(group._replace(tally=jax.tree.map(jnp.zeros_like, group.tally)) for group in groups)
 
     def status(self) -> str:
         recent = [row for stats in self._run.episodes.values() for row in stats.recent]
@@ -350,8 +378,8 @@ def _require_extras(config: RunConfig[Any]) -> None:
         raise UserError("--tensorboard needs an extra; install it with: pip install 'ceqr[tensorboard]'")
 
 
-def _check_losses(run: Run, states: LoopState) -> None:
-    nonfinite = np.asarray(states.nonfinite)
+def _check_losses(run: Run, groups: Groups) -> None:
+    nonfinite = join([group.nonfinite for group in groups])
     bad = [(int(f), seed) for f, seed in zip(nonfinite, run.config.seed_numbers, strict=True) if f != NEVER]
     if bad:
         frame, seed = min(bad)
@@ -360,20 +388,21 @@ def _check_losses(run: Run, states: LoopState) -> None:
         )
 
 
-def _check_parameters(run: Run, states: LoopState, frame: int) -> None:
+def _check_parameters(run: Run, groups: Groups, frame: int) -> None:
     """The last update may have been the one that broke the network: its loss would tell only in the next frame."""
-    finite = np.logical_and.reduce(
-        [
-            np.isfinite(leaf).reshape(len(leaf), -1).all(1)
-            for leaf in map(np.asarray, jax.tree.leaves(states.agent.params))
-        ]
-    )
+    finite = np.concatenate([_finite(group.agent.params) for group in groups])
     for seed, fine in zip(run.config.seed_numbers, finite, strict=True):
         if not fine:
             raise Diverged(
                 f"Parameters of seed {seed} were not finite after frame {frame - 1:,}, so training stopped; "
                 f"{_last_good(run)}."
             )
+
+
+def _finite(params: Any) -> np.ndarray:
+    """Whether all numbers of each seed are."""
+    leaves = map(np.asarray, jax.tree.leaves(params))
+    return np.logical_and.reduce([np.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in leaves])
 
 
 def _last_good(run: Run) -> str:
