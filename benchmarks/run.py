@@ -253,7 +253,7 @@ def main(options: Options) -> None:
         print("\n".join(results[-1].lines()), flush=True)
     command = "python " + " ".join(sys.argv)
     lines = [
-        f"`{command}` on {platform.machine()}, Python {platform.python_version()}; medians of {options.repeats} rounds.",
+        f"`{command}` on {platform.machine()}, Python {platform.python_version()}, {options.repeats} rounds.",
         "",
         "| what | program | frames/s | first / this | aim |",
         "|---|---|---:|---:|---|",

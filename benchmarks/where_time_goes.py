@@ -1,6 +1,6 @@
 """Where a frame's time goes: the operations of the compiled chunk, by the time that a trace gives them.
 
-    python benchmarks/profile.py --hidden 1600
+    python benchmarks/where_time_goes.py --hidden 1600
 
 Prints the longest operations (microseconds a frame, summed over threads) and which arrays of more than a megabyte the
 optimised program copies. `--hlo FILE` also writes that program.
