@@ -78,7 +78,7 @@ class BenchArgs:
     hidden: tuple[int, ...] = ()
     """Sizes of the hidden layer to measure; 1600 and 128 for ceqr-dqn alone, 128 for several agents."""
     seeds: int = 1
-    """Seeds in one program."""
+    """Seeds at once."""
     seconds: float = 2.0
     """How long each measurement should take."""
     repeats: int = 5

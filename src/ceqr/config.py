@@ -61,7 +61,7 @@ class RunConfig(Generic[Hyper]):
     """MinAtar's rules: paper (no sticky actions), released (as paper, every episode replays the run's one environment
     seed) or standard (sticky actions 0.1)."""
     seeds: int = field(default=1, metadata={"least": 1})
-    """How many seeds to train at once, in one program."""
+    """How many seeds to train at once: side by side on the cores of a CPU, in one program on an accelerator."""
     seed_start: int = field(default=0, metadata={"least": 0})
     """The first seed; the others follow it."""
     frames: int = field(default=2_500_000, metadata={"least": 1})
