@@ -119,8 +119,8 @@ def test_cartpole_is_solved_with_the_defaults_for_vectors() -> None:
 def test_acrobot_improves_with_the_defaults_for_vectors() -> None:
     """Every step costs 1 until the tip is up, 500 at most: random play hardly ever gets there.
 
-    Told by the episodes of training: after so few frames the greedy policy, which is deterministic, still gets caught in
-    loops that a little exploration leaves.
+    Told by the episodes of training: after so few frames the greedy policy, which is deterministic, still gets caught
+    in loops that a little exploration leaves.
     """
     agent = ceqr.CEQRDQN("Acrobot-v1", seed=0)
     agent.learn(20_000)
