@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -87,7 +88,7 @@ def test_it_is_the_run_of_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_beliefs_of_every_agent(kind: Any, tmp_path: Path) -> None:
-    agent = _made(kind).learn(60)
+    agent = _made(kind, **({"lambda_ep": 100.0} if kind in (CEQRDQN, UADQN) else {})).learn(60)
     actions, beliefs = agent.predict(STATES)
     assert actions.shape == (5,)
     assert beliefs.mean.shape == (5, 2)
@@ -231,8 +232,9 @@ def test_files_that_cannot_be_loaded(learned: CEQRDQN, tmp_path: Path) -> None:
         CEQRDQN.load(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"holds an agent 'ceqr-dqn'; load it with CEQRDQN\.load\."):
         DQN.load(whole)
-    middle = len(content) // 2
-    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    weight = np.asarray(learned._state.params.quantile_head.weight).tobytes()
+    place = content.index(weight) + len(weight) // 2
+    flipped = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
     for damaged in (b"", b"words", content[:1000], content[:-30], flipped):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"damaged|incompatible"):
@@ -361,9 +363,8 @@ def test_evaluation_repeats() -> None:
     assert not np.array_equal(first, cart.evaluate(4, seed=77))
 
 
-@pytest.mark.parametrize("kind", [CEQRDQN])
-def test_a_loss_that_is_not_finite(kind: Any) -> None:
-    agent = _made(kind, learning_rate=1e30)
-    with pytest.raises(FloatingPointError, match="was not finite in frame"):
+def test_a_loss_that_is_not_finite() -> None:
+    agent = _made(learning_rate=1e30)
+    with pytest.raises(FloatingPointError, match="was not finite before frame"):
         agent.learn(500)
-    assert np.isfinite(agent.predict(STATES)[1].mean).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent._state.params))

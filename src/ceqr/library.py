@@ -235,11 +235,15 @@ class Learner:
 
     def _publish(self, states: LoopState) -> None:
         """Makes what was learned visible to `predict`: copies, because training gives its own arrays away."""
-        bad = int(states.nonfinite[0])
-        if bad != NEVER:
+        state: AgentState = jax.tree.map(lambda leaf: jnp.array(leaf[0]), states.agent)
+        # The last update may have been the one that broke the network: its loss would tell only in the next frame.
+        whole = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+        if int(states.nonfinite[0]) != NEVER or not whole:
             self._end_session()
-            raise FloatingPointError(f"The loss was not finite in frame {bad:,}; the agent is as it was before.")
-        self._state = jax.tree.map(lambda leaf: jnp.array(leaf[0]), states.agent)
+            raise FloatingPointError(
+                f"The loss was not finite before frame {self.frames:,}; the agent is as it was about a second before."
+            )
+        self._state = state
 
     def predict(self, observation: Any, explore: bool = False, lambda_al: float | None = None) -> tuple[Any, Beliefs]:
         """The action to take, and what the agent believes about every action.

@@ -140,11 +140,15 @@ def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
 
 
 def load_meta(path: Path) -> dict[str, Any]:
-    """The JSON of a file alone."""
+    """The JSON of a file alone, after a look at the checksums of all that is in it."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(json.loads(str(file[META])))
-    except FileNotFoundError:
+        with open(path, "rb") as raw, zipfile.ZipFile(raw) as archive:
+            if archive.testzip() is not None:
+                raise ValueError("A checksum is wrong.")
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as file:
+                return dict(json.loads(str(file[META])))
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:  # a damaged archive fails in many ways
         raise UserError(f"{path} is damaged, or was not saved by ceqr.") from error

@@ -153,6 +153,8 @@ class HostChunks:
         self._learning_starts = hyper.learning_starts if learning_starts is None else learning_starts
         self._lanes: list[Lanes] = []
         self.frames_per_second: float | None = None  # of each seed
+        self._played: set[str] = set()  # programs that have been called
+        self._timed: set[str] = set()  # of these, the ones whose compilation is behind us
         self._begin = jit(jax.vmap(loop.begin, in_axes=(0, 0, None)), donate_argnums=0)
         self._act = jit(jax.vmap(loop.act, in_axes=(0, None)))
         self._learn = jit(jax.vmap(loop.learn, in_axes=(0, 0, 0, 0, 0, None)), donate_argnums=(0, 1, 2))
@@ -169,8 +171,8 @@ class HostChunks:
         Returns the states, the frame reached, and the episodes that ended. The first call makes the environments and
         resets them, with seeds that follow from the run's seeds and the frame.
         """
-        began = time.monotonic()
-        (states,), frame, rows = groups, start, []
+        began = clock = time.monotonic()
+        (states,), frame, rows, timed_from = groups, start, [], start
         try:
             if not self._lanes:
                 observation = self._reset(start)
@@ -178,16 +180,22 @@ class HostChunks:
             while frame < stop and time.monotonic() - began < CHUNK_SECONDS:
                 seen = states._replace(replay=_NOTHING, episode=_NOTHING, tally=_NOTHING)
                 actions, beliefs = self._act(seen, frame)
+                self._played.add("act")
                 after = self._step(np.asarray(actions))
                 states, finished = self._take_in(states, actions, beliefs, after, frame)
                 if finished is not None:
                     rows += self._rows(frame, finished)
                 frame += self._loop.num_envs
+                if self._played != self._timed:  # a program was compiled, which says nothing of the speed
+                    self._timed = set(self._played)
+                    jax.block_until_ready(states.agent)
+                    clock, timed_from = time.monotonic(), frame
         except _Raised as raised:
             self.close()
             raise EnvironmentFailed((states,), frame, rows) from raised.__cause__
         jax.block_until_ready(states.observation)
-        self.frames_per_second = (frame - start) / (time.monotonic() - began)
+        if frame > timed_from:
+            self.frames_per_second = (frame - timed_from) / (time.monotonic() - clock)
         return (states,), frame, rows
 
     def _reset(self, frame: int) -> np.ndarray:
@@ -217,6 +225,7 @@ class HostChunks:
         if frame >= self._learning_starts:
             for f in frames:
                 if f % hyper.update_every == 0:
+                    self._played.add("learn")
                     agent, tally, nonfinite = self._learn(agent, tally, nonfinite, states.replay, states.key, f)
         rest = states._replace(agent=_NOTHING, tally=tally, nonfinite=nonfinite)
         rest, finished = self._absorb(rest, actions, beliefs, after, frame)

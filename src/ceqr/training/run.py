@@ -33,7 +33,7 @@ FORMAT = 1  # of the run directory; raised when an older one can no longer be re
 EPISODE_COLUMNS = ("seed", "frame", "return", "length", "nongreedy", "least_uncertain")
 TIMING_COLUMNS = ("started", "frame", "seconds", "frames_per_second")
 RECENT_EPISODES = 100
-PACKAGES = ("ceqr", "jax", "jaxlib", "equinox", "optax", "numpy", "pgx", "pgx-minatar")
+PACKAGES = ("ceqr", "jax", "jaxlib", "equinox", "optax", "numpy", "pgx", "pgx-minatar", "gymnasium", "ale-py")
 
 
 class EpisodeRow(NamedTuple):
