@@ -6,7 +6,9 @@ Names are imported when they are first used, so that `import ceqr` is cheap.
 import importlib
 from typing import Any
 
-_WHERE: dict[str, str] = {}  # public name -> the module that defines it
+_WHERE: dict[str, str] = {
+    "EvidentialQuantileRegressor": "ceqr.regression",
+}  # public name -> the module that defines it
 
 __all__ = sorted(_WHERE)
 

@@ -1,0 +1,184 @@
+"""Training as one compiled program: whole epochs, with early stopping inside.
+
+A program depends on array shapes, which are rounded up, and on the objective. Everything else (how many rows, epochs
+and batches there are, learning rate, strengths) is an input, so that a grid search or cross-validation compiles once.
+The order of the rows is drawn on the host for a few epochs at a time: memory does not depend on how many there are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ceqr.regression.network import Objective, Parameters, Strengths, loss, score
+
+PATIENCE = 20  # epochs without a better validation score, after which early stopping stops
+CHUNK = 2**17  # rows visited in one call of the program, about; one epoch at least
+
+_adam = optax.scale_by_adam()
+
+
+class Rows(NamedTuple):
+    """Standardised inputs [n, D], targets [n] and weights [n]."""
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+
+class State(NamedTuple):
+    """What goes from epoch to epoch."""
+
+    parameters: Parameters
+    adam: Any
+    share: jax.Array  # running coverage of the interval
+    epoch: jax.Array
+    best: Parameters
+    best_score: jax.Array
+    best_epoch: jax.Array
+
+
+class Fitted(NamedTuple):
+    """What training leaves."""
+
+    parameters: Parameters
+    losses: np.ndarray  # the mean over each epoch
+    scores: np.ndarray | None  # on the validation rows, after each epoch
+    best_epoch: int
+
+
+def _round_up(n: int) -> int:
+    """The next power of two: how shapes are rounded, so that few programs are compiled."""
+    return 1 << max(n - 1, 1).bit_length()
+
+
+def _pad(x: np.ndarray, n: int) -> np.ndarray:
+    return np.concatenate([x, np.zeros((n - len(x), *x.shape[1:]), x.dtype)]).astype(np.float32)
+
+
+def draw(rng: np.random.RandomState, weight: np.ndarray, count: int) -> np.ndarray:
+    """`count` row numbers in random order, each row as often as its weight demands, to within one.
+
+    Equally spaced points on the cumulated weights: with equal weights and count = n that is a permutation, and in
+    general it has far less variance than independent draws.
+    """
+    ends = np.cumsum(weight) * (count / np.sum(weight))
+    points = np.arange(count) + rng.uniform()
+    rows = np.minimum(np.searchsorted(ends, points, side="right"), np.flatnonzero(weight)[-1])
+    return rng.permutation(rows)
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "validate"), donate_argnames="state")
+def _epochs(
+    state: State,
+    x: jax.Array,
+    y: jax.Array,
+    held_out: tuple[jax.Array, jax.Array, jax.Array],
+    indices: jax.Array,
+    counts: tuple[jax.Array, jax.Array, jax.Array],
+    rate: jax.Array,
+    strengths: Strengths,
+    objective: Objective,
+    validate: bool,
+) -> tuple[State, jax.Array, jax.Array]:
+    """Trains for several epochs. indices: [epochs, batches, batch], of which only counts = (epochs, batches) are
+    meant; counts[2] is how many epochs there are in all. Returns mean losses and scores [epochs], too."""
+    epochs, batches, total = counts
+    step_loss = jax.value_and_grad(functools.partial(loss, objective=objective, strengths=strengths), has_aux=True)
+
+    def update(b: jax.Array, carry: tuple) -> tuple:
+        state, sum_, e = carry
+        rows = indices[e, b]
+        (value, share), grads = step_loss(state.parameters, state.share, x[rows], y[rows])
+        direction, adam = _adam.update(grads, state.adam)
+        # Half a cosine down to zero: at a constant rate the percentiles keep swinging with the last batches.
+        progress = (state.epoch + b / batches) / total
+        now = rate * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        parameters = jax.tree.map(lambda p, d: p - now * d, state.parameters, direction)
+        return state._replace(parameters=parameters, adam=adam, share=share), sum_ + value, e
+
+    def epoch(carry: tuple) -> tuple:
+        state, e, means, scores = carry
+        state, sum_, _ = jax.lax.fori_loop(0, batches, update, (state, jnp.float32(0), e))
+        state = state._replace(epoch=state.epoch + 1)
+        if validate:
+            value = score(state.parameters, *held_out, objective)
+            better = value < state.best_score
+            state = state._replace(
+                best=jax.tree.map(lambda new, old: jnp.where(better, new, old), state.parameters, state.best),
+                best_score=jnp.where(better, value, state.best_score),
+                best_epoch=jnp.where(better, state.epoch, state.best_epoch),
+            )
+            scores = scores.at[e].set(value)
+        return state, e + 1, means.at[e].set(sum_ / batches), scores
+
+    def goes_on(carry: tuple) -> jax.Array:
+        state, e, *_ = carry
+        patient = state.epoch - state.best_epoch < PATIENCE if validate else True
+        return (e < epochs) & patient
+
+    empty = jnp.zeros(len(indices))
+    state, _, means, scores = jax.lax.while_loop(goes_on, epoch, (state, jnp.int32(0), empty, empty))
+    return state, means, scores
+
+
+def train(
+    rng: np.random.RandomState,
+    parameters: Parameters,
+    rows: Rows,
+    held_out: Rows | None,
+    objective: Objective,
+    strengths: Strengths,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    report: Callable[[int, float], None] = lambda epoch, loss: None,
+) -> Fitted:
+    """Trains with Adam; with rows held out, stops early and goes back to the best epoch.
+
+    report: called now and then with the number of epochs done and the latest loss.
+    """
+    n = len(rows.y)
+    batch = min(batch_size, _round_up(n))
+    batches = -(-n // batch)
+    chunk = min(max(1, CHUNK // (batches * batch)), _round_up(epochs))
+    x, y = (jnp.asarray(_pad(array, _round_up(n))) for array in rows[:2])
+    validate = held_out is not None
+    held = held_out if validate else Rows(rows.x[:0], rows.y[:0], rows.weight[:0])
+    held = tuple(jnp.asarray(_pad(array, _round_up(len(held.y)))) for array in held)
+
+    parameters = jax.tree.map(jnp.array, parameters)
+    state = State(
+        parameters, _adam.init(parameters), jnp.float32(objective.coverage), jnp.int32(0),
+        jax.tree.map(jnp.array, parameters), jnp.float32(jnp.inf), jnp.int32(0),
+    )  # fmt: skip
+    strengths = Strengths(*map(jnp.float32, strengths))  # pyright: ignore[reportArgumentType]
+    indices = np.zeros((chunk, _round_up(batches), batch), np.int32)
+    means, scores, done = [], [], 0
+    while done < epochs:
+        count = min(chunk, epochs - done)
+        for e in range(count):
+            indices[e, :batches] = draw(rng, rows.weight, batches * batch).reshape(batches, batch)
+        counts = (jnp.int32(count), jnp.int32(batches), jnp.int32(epochs))
+        state, mean, value = _epochs(
+            state, x, y, held, jnp.asarray(indices), counts, jnp.float32(learning_rate), strengths, objective, validate
+        )
+        now = int(state.epoch)
+        means.append(np.asarray(mean)[: now - done])
+        scores.append(np.asarray(value)[: now - done])
+        stopped = now < done + count or (validate and now - int(state.best_epoch) >= PATIENCE)
+        done = now
+        report(done, float(means[-1][-1]) if len(means[-1]) else float("nan"))
+        if stopped:
+            break
+    best = state.best if validate else state.parameters
+    return Fitted(
+        jax.tree.map(np.asarray, best),
+        np.concatenate(means),
+        np.concatenate(scores) if validate else None,
+        int(state.best_epoch) if validate else done,
+    )
