@@ -42,7 +42,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         Rows of one update. "auto" is about a fiftieth of them, a power of two from 16 to 128.
     learning_rate : float, default=1e-3
         Adam's, at the start; it falls to zero along half a cosine.
-    lambda_reg : float, default=0.5
+    lambda_reg : float, default=0.05
         Strength of the evidence regulariser.
     lambda_cal : float, default=0.5
         Share of sharpness, as against coverage, in the interval's calibration.
@@ -58,7 +58,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
     early_stopping : bool, default=True
         Hold out `validation_fraction` of the rows, stop when they have not been predicted better for 20 epochs, and
         go back to the parameters that predicted them best.
-    validation_fraction : float, default=0.2
+    validation_fraction : float, default=0.1
         Share of the rows (after those for `conformal`) that early stopping watches.
     conformal : bool, default=False
         Hold out `conformal_fraction` of the rows and move the bounds by their conformity quantile: the interval then
@@ -114,13 +114,13 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         epochs: int = 100,
         batch_size: int | str = "auto",
         learning_rate: float = 1e-3,
-        lambda_reg: float = 0.5,
+        lambda_reg: float = 0.05,
         lambda_cal: float = 0.5,
         calibration: str = "paper",
         location: str = "calibrated",
         evidence: str = "conjugate",
         early_stopping: bool = True,
-        validation_fraction: float = 0.2,
+        validation_fraction: float = 0.1,
         conformal: bool = False,
         conformal_fraction: float = 0.25,
         random_state: Any = None,
@@ -159,7 +159,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         -------
         self : the fitted estimator
         """
-        self._check_parameters()
+        self.check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = y.astype(np.float64)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -272,10 +272,10 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         held = conformal.hold_out(rng, rows.weight, self.conformal_fraction, needed)
         kept = rows.weight - held
         fewest = 2 if self.early_stopping else 1
-        if np.count_nonzero(held) == 0 or np.sum(kept > 0) < fewest or np.sum(held > 0) == 0:
+        if np.sum(held) < needed or np.count_nonzero(kept) < fewest:
             raise ValueError(
-                f"conformal=True with coverage={self.coverage} holds out at least {needed} rows and needs {fewest} more "
-                f"to learn from, but got n_samples = {len(rows.y)}; give more rows or set conformal=False."
+                f"conformal=True with coverage={self.coverage} holds out at least {needed} rows and needs {fewest} "
+                f"more to learn from, but got n_samples = {len(rows.y)}; give more rows or set conformal=False."
             )
         return _shared(rows, kept), _shared(rows, held)
 
@@ -306,7 +306,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
     # -----------------------------------------------------------------------------------------------------
     # At the door.
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Parameters are checked in fit, not in the constructor: scikit-learn sets them at any time."""
 
         def check(ok: bool, name: str, must: str) -> None:
