@@ -10,6 +10,11 @@ def counts(weight: np.ndarray) -> bool:
     return bool(np.all(weight == np.floor(weight)))
 
 
+def rows_held(weight: np.ndarray) -> float:
+    """How many rows weights stand for: their sum where they count rows, else as many as there are."""
+    return float(np.sum(weight)) if counts(weight) else float(np.count_nonzero(weight))
+
+
 def rows_needed(coverage: float) -> int:
     """The fewest rows to calibrate on for which the corrected interval is finite."""
     return math.ceil(coverage / (1 - coverage) - 1e-9)

@@ -272,7 +272,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         held = conformal.hold_out(rng, rows.weight, self.conformal_fraction, needed)
         kept = rows.weight - held
         fewest = 2 if self.early_stopping else 1
-        if np.sum(held) < needed or np.count_nonzero(kept) < fewest:
+        if conformal.rows_held(held) < needed or np.count_nonzero(kept) < fewest:
             raise ValueError(
                 f"conformal=True with coverage={self.coverage} holds out at least {needed} rows and needs {fewest} "
                 f"more to learn from, but got n_samples = {len(rows.y)}; give more rows or set conformal=False."

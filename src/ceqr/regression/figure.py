@@ -84,9 +84,7 @@ def _draw(models: dict[str, EvidentialQuantileRegressor], measured: dict[str, Me
         doubt.plot(grid, epistemic, color=DOUBT, linewidth=1.8)
         doubt.set_yscale("log")
         ratio = measured[name]["epistemic_ratio"]
-        doubt.text(
-            0, 0.92, f"mean outside / inside: {ratio:.2g}", transform=doubt.get_xaxis_transform(), ha="center", va="top"
-        )
+        doubt.text(0, 0.05, f"mean outside / inside: {ratio:.2g}", transform=doubt.get_xaxis_transform(), ha="center")
         within = np.abs(grid) <= TRAINED
         width = float(model.coverage)
         world.plot(grid, aleatoric, color="#2e7d4f", linewidth=1.8, label="predicted")

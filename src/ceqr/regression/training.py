@@ -6,6 +6,7 @@ The order of the rows is drawn on the host for a few epochs at a time: memory do
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,13 +32,14 @@ class Rows(NamedTuple):
 
 
 class State(NamedTuple):
-    """What goes from epoch to epoch."""
+    """What goes from epoch to epoch. Parameters are one long vector: as a tree, Adam alone would be a dozen loops, and
+    compilation would take twice as long."""
 
-    parameters: Parameters
+    parameters: jax.Array
     adam: Any
     share: jax.Array  # running coverage of the interval
     epoch: jax.Array
-    best: Parameters
+    best: jax.Array
     best_score: jax.Array
     best_epoch: jax.Array
 
@@ -51,9 +53,9 @@ class Fitted(NamedTuple):
     best_epoch: int
 
 
-def _round_up(n: int) -> int:
+def _round_up(n: int, least: int = 1) -> int:
     """The next power of two: how shapes are rounded, so that few programs are compiled."""
-    return 1 << max(n - 1, 1).bit_length()
+    return max(least, 1 << max(n - 1, 0).bit_length())
 
 
 def _pad(x: np.ndarray, n: int) -> np.ndarray:
@@ -72,7 +74,24 @@ def draw(rng: np.random.RandomState, weight: np.ndarray, count: int) -> np.ndarr
     return rng.permutation(rows)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "validate"), donate_argnames="state")
+class Layout(NamedTuple):
+    """How parameters lie in one vector."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    def vector(self, parameters: Parameters, stack: Any = jnp) -> Any:
+        return stack.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(parameters)])
+
+    def parameters(self, vector: Any) -> Parameters:
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        pieces = [
+            vector[end - math.prod(shape) : end].reshape(shape) for shape, end in zip(self.shapes, ends, strict=True)
+        ]
+        return jax.tree.unflatten(self.tree, pieces)
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "objective", "validate"), donate_argnames="state")
 def _epochs(
     state: State,
     x: jax.Array,
@@ -82,6 +101,7 @@ def _epochs(
     counts: tuple[jax.Array, jax.Array, jax.Array],
     rate: jax.Array,
     strengths: Strengths,
+    layout: Layout,
     objective: Objective,
     validate: bool,
 ) -> tuple[State, jax.Array, jax.Array]:
@@ -93,23 +113,22 @@ def _epochs(
     def update(b: jax.Array, carry: tuple) -> tuple:
         state, sum_, e = carry
         rows = indices[e, b]
-        (value, share), grads = step_loss(state.parameters, state.share, x[rows], y[rows])
-        direction, adam = _adam.update(grads, state.adam)
+        (value, share), grads = step_loss(layout.parameters(state.parameters), state.share, x[rows], y[rows])
+        direction, adam = _adam.update(layout.vector(grads), state.adam)
         # Half a cosine down to zero: at a constant rate the percentiles keep swinging with the last batches.
         progress = (state.epoch + b / batches) / total
         now = rate * 0.5 * (1 + jnp.cos(jnp.pi * progress))
-        parameters = jax.tree.map(lambda p, d: p - now * d, state.parameters, direction)
-        return state._replace(parameters=parameters, adam=adam, share=share), sum_ + value, e
+        return state._replace(parameters=state.parameters - now * direction, adam=adam, share=share), sum_ + value, e
 
     def epoch(carry: tuple) -> tuple:
         state, e, means, scores = carry
         state, sum_, _ = jax.lax.fori_loop(0, batches, update, (state, jnp.float32(0), e))
         state = state._replace(epoch=state.epoch + 1)
         if validate:
-            value = score(state.parameters, *held_out, objective)
+            value = score(layout.parameters(state.parameters), *held_out, objective)
             better = value < state.best_score
             state = state._replace(
-                best=jax.tree.map(lambda new, old: jnp.where(better, new, old), state.parameters, state.best),
+                best=jnp.where(better, state.parameters, state.best),
                 best_score=jnp.where(better, value, state.best_score),
                 best_epoch=jnp.where(better, state.epoch, state.best_epoch),
             )
@@ -143,29 +162,31 @@ def train(
     report: called now and then with the number of epochs done and the latest loss.
     """
     n = len(rows.y)
-    batch = min(batch_size, _round_up(n))
+    batch = min(batch_size, _round_up(n, 16))
     batches = -(-n // batch)
-    chunk = min(max(1, CHUNK // (batches * batch)), _round_up(epochs))
-    x, y = (jnp.asarray(_pad(array, _round_up(n))) for array in rows[:2])
+    chunk = min(max(1, CHUNK // (_round_up(batches, 4) * batch)), _round_up(epochs, 4))
+    x, y = (jax.device_put(_pad(array, _round_up(n, 64))) for array in rows[:2])
     validate = held_out is not None
     held = held_out if validate else Rows(rows.x[:0], rows.y[:0], rows.weight[:0])
-    held = tuple(jnp.asarray(_pad(array, _round_up(len(held.y)))) for array in held)
+    held = tuple(jax.device_put(_pad(array, _round_up(len(held.y), 64))) for array in held)
 
-    parameters = jax.tree.map(jnp.array, parameters)
-    state = State(
-        parameters, _adam.init(parameters), jnp.float32(objective.coverage), jnp.int32(0),
-        jax.tree.map(jnp.array, parameters), jnp.float32(jnp.inf), jnp.int32(0),
-    )  # fmt: skip
-    strengths = Strengths(*map(jnp.float32, strengths))  # pyright: ignore[reportArgumentType]
-    indices = np.zeros((chunk, _round_up(batches), batch), np.int32)
+    # NumPy arrays throughout: with JAX's, every operation outside the program would be compiled for every shape.
+    layout = Layout(jax.tree.structure(parameters), tuple(leaf.shape for leaf in jax.tree.leaves(parameters)))
+    vector = layout.vector(parameters, np)
+    adam = optax.ScaleByAdamState(np.zeros((), np.int32), np.zeros_like(vector), np.zeros_like(vector))
+    state: Any = State(
+        vector, adam, np.float32(objective.coverage), np.int32(0), vector, np.float32(np.inf), np.int32(0)
+    )
+    strengths = Strengths(*map(np.float32, strengths))
+    indices = np.zeros((chunk, _round_up(batches, 4), batch), np.int32)
     means, scores, done = [], [], 0
     while done < epochs:
         count = min(chunk, epochs - done)
         for e in range(count):
             indices[e, :batches] = draw(rng, rows.weight, batches * batch).reshape(batches, batch)
-        counts = (jnp.int32(count), jnp.int32(batches), jnp.int32(epochs))
+        counts = (np.int32(count), np.int32(batches), np.int32(epochs))
         state, mean, value = _epochs(
-            state, x, y, held, jnp.asarray(indices), counts, jnp.float32(learning_rate), strengths, objective, validate
+            state, x, y, held, indices, counts, np.float32(learning_rate), strengths, layout, objective, validate
         )
         now = int(state.epoch)
         means.append(np.asarray(mean)[: now - done])
@@ -177,7 +198,7 @@ def train(
             break
     best = state.best if validate else state.parameters
     return Fitted(
-        jax.tree.map(np.asarray, best),
+        layout.parameters(np.asarray(best)),
         np.concatenate(means),
         np.concatenate(scores) if validate else None,
         int(state.best_epoch) if validate else done,
