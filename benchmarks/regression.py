@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
@@ -45,9 +46,9 @@ def synthetic(seed: int) -> Interval:
     return draw(rng, 10_000, 3.0)
 
 
-DATA: dict[str, Callable[[int], Interval]] = {
+DATA: dict[str, Callable[[int], Any]] = {
     "synthetic": synthetic,
-    "diabetes": lambda seed: load_diabetes(return_X_y=True),  # pyright: ignore[reportReturnType]
+    "diabetes": lambda seed: load_diabetes(return_X_y=True),
     "friedman1": lambda seed: make_friedman1(2000, noise=1.0, random_state=seed),
     "friedman2": lambda seed: make_friedman2(2000, noise=50.0, random_state=seed),
     "friedman3": lambda seed: make_friedman3(2000, noise=0.1, random_state=seed),
@@ -89,7 +90,8 @@ class Mapie:
         self.seed = seed
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> None:
-        x, x_conformal, y, y_conformal = train_test_split(x, y, test_size=0.25, random_state=self.seed)
+        parts = train_test_split(x, y, test_size=0.25, random_state=self.seed)
+        x, x_conformal, y, y_conformal = map(np.asarray, parts)
         self.model.fit(x, y).conformalize(x_conformal, y_conformal)
 
     def interval(self, x: np.ndarray) -> Interval:
@@ -131,7 +133,7 @@ def interval_score(lower: np.ndarray, upper: np.ndarray, y: np.ndarray) -> float
 
 
 def measure(method: str, x: np.ndarray, y: np.ndarray, seed: int) -> dict[str, float]:
-    x, x_test, y, y_test = train_test_split(x, y, test_size=0.3, random_state=seed)
+    x, x_test, y, y_test = map(np.asarray, train_test_split(x, y, test_size=0.3, random_state=seed))
     model = METHODS[method](seed)
     began = time.perf_counter()
     model.fit(x, y)

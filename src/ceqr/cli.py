@@ -263,6 +263,8 @@ def _regress_figure(args: RegressArgs, options: dict[str, Any], out: Path) -> No
 def _regress_table(args: RegressArgs, options: dict[str, Any], out: Path) -> None:
     from ceqr.regression import table
 
+    assert args.table is not None
+    assert args.target is not None
     data = table.read(args.table, args.ignore)
     names = table.check_table(data, args.target)
     new = table.read(args.predict, (), (*names, args.target)) if args.predict else None

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,15 +61,20 @@ def test_without_early_stopping_all_epochs_are_trained():
     assert model.validation_scores_ is None
 
 
+def programs() -> int:
+    program: Any = training._epochs
+    return program._cache_size()
+
+
 def test_other_numbers_need_no_new_program():
     x, y = data()
     options = {"hidden": (24,), "batch_size": 32, "random_state": 0}
     EvidentialQuantileRegressor(epochs=10, **options).fit(x, y)
-    before = training._epochs._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
+    before = programs()
     for n in (390, 380):
         others = {"learning_rate": 0.01, "lambda_reg": 0.3, "lambda_cal": 0.2, "epochs": 12}
         EvidentialQuantileRegressor(**options, **others).fit(x[:n], y[:n])
-    assert training._epochs._cache_size() == before  # pyright: ignore[reportFunctionMemberAccess]
+    assert programs() == before
 
 
 def resident() -> float:

@@ -232,7 +232,8 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
                 float(self.learning_rate),
                 lambda epoch, loss: progress.update(epoch, f"loss {loss:.4g}"),
             )
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted.parameters)):
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted.parameters))
+        if not finite or fitted.best_epoch == 0:  # no epoch had a score that is a number
             raise ValueError(f"Training diverged: learning_rate={self.learning_rate} is too large for these data.")
         self.parameters_ = jax.tree.map(lambda leaf: leaf.astype(np.float64), fitted.parameters)
         self.loss_curve_, self.validation_scores_ = fitted.losses, fitted.scores
@@ -314,12 +315,13 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
                 raise ValueError(f"{name} must be {must}; got {getattr(self, name)!r}.")
 
         def number(name: str, low: float, high: float = math.inf, closed: bool = False) -> bool:
-            value = getattr(self, name)
-            real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-            return real and (low < value < high or (closed and value == low))
+            value: Any = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+                return False
+            return low < float(value) < high or (closed and float(value) == low)
 
         def positive_integer(value: Any) -> bool:
-            return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+            return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
         for name in ("coverage", "validation_fraction", "conformal_fraction"):
             check(number(name, 0, 1), name, "a number above 0 and below 1")

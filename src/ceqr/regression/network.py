@@ -41,9 +41,9 @@ class Objective(NamedTuple):
 class Strengths(NamedTuple):
     """Numbers in the loss that need no program of their own."""
 
-    lambda_reg: float
-    lambda_cal: float
-    nu: float  # of a training row, where it is not learned
+    lambda_reg: Any
+    lambda_cal: Any
+    nu: Any  # of a training row, where it is not learned
 
 
 def _relu(x: AnyArray) -> AnyArray:
@@ -99,7 +99,7 @@ def nig(raw: jax.Array, nu: float | jax.Array) -> NIG:
     """NIG parameters [B, 2, 1] of raw ones; where they have no nu, it is `nu`."""
     gamma, alpha, beta, *learned = raw[..., None]
     if learned:
-        return losses.nig_from_raw(gamma, *learned, alpha, beta)
+        return losses.nig_from_raw(gamma, learned[0], alpha, beta)
     return losses.nig_from_raw(gamma, gamma, alpha, beta)._replace(nu=jnp.full_like(gamma, nu))
 
 

@@ -55,6 +55,7 @@ def read(path: Path, ignored: Sequence[str] = (), only: Sequence[str] | None = N
         if len(row) != len(names):
             raise UserError(f"{path} has {len(names)} columns, but row {number} has {len(row)} cells.")
     wanted = [name for name in names if name not in ignored and (only is None or name in only)]
+    cells: dict[str, Sequence[str]]
     cells = dict(zip(names, zip(*lines[1:], strict=True), strict=True)) if lines[1:] else dict.fromkeys(names, ())
     return Table(path, {name: _numbers(path, name, cells[name]) for name in wanted}, cells)
 

@@ -20,6 +20,8 @@ from ceqr.regression.network import Objective, Parameters, Strengths, loss, scor
 PATIENCE = 20  # epochs without a better validation score, after which early stopping stops
 CHUNK = 2**17  # rows visited in one call of the program, about; one epoch at least
 
+Number = Any  # JAX's inside the program, NumPy's before it
+
 _adam = optax.scale_by_adam()
 
 
@@ -35,13 +37,13 @@ class State(NamedTuple):
     """What goes from epoch to epoch. Parameters are one long vector: as a tree, Adam alone would be a dozen loops, and
     compilation would take twice as long."""
 
-    parameters: jax.Array
+    parameters: Number
     adam: Any
-    share: jax.Array  # running coverage of the interval
-    epoch: jax.Array
-    best: jax.Array
-    best_score: jax.Array
-    best_epoch: jax.Array
+    share: Number  # running coverage of the interval
+    epoch: Number
+    best: Number
+    best_score: Number
+    best_epoch: Number
 
 
 class Fitted(NamedTuple):
@@ -114,6 +116,7 @@ def _epochs(
         state, sum_, e = carry
         rows = indices[e, b]
         (value, share), grads = step_loss(layout.parameters(state.parameters), state.share, x[rows], y[rows])
+        direction: Any
         direction, adam = _adam.update(layout.vector(grads), state.adam)
         # Half a cosine down to zero: at a constant rate the percentiles keep swinging with the last batches.
         progress = (state.epoch + b / batches) / total
@@ -174,9 +177,7 @@ def train(
     layout = Layout(jax.tree.structure(parameters), tuple(leaf.shape for leaf in jax.tree.leaves(parameters)))
     vector = layout.vector(parameters, np)
     adam = optax.ScaleByAdamState(np.zeros((), np.int32), np.zeros_like(vector), np.zeros_like(vector))
-    state: Any = State(
-        vector, adam, np.float32(objective.coverage), np.int32(0), vector, np.float32(np.inf), np.int32(0)
-    )
+    state = State(vector, adam, np.float32(objective.coverage), np.int32(0), vector, np.float32(np.inf), np.int32(0))
     strengths = Strengths(*map(np.float32, strengths))
     indices = np.zeros((chunk, _round_up(batches, 4), batch), np.int32)
     means, scores, done = [], [], 0
