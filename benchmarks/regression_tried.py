@@ -3,7 +3,7 @@
     python benchmarks/regression_tried.py --seeds 10
 
 Each variant changes one thing of the defaults. Those that are no options of the estimator (coverage judged on one batch
-alone, the interval score alone, a constant learning rate) are patched in here.
+alone, the interval score alone, a constant learning rate, no average of the parameters) are patched in here.
 """
 
 import argparse
@@ -53,6 +53,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "coverage judged on one batch": ({}, lambda: patched(network.losses, "interval_calibration", one_batch)),
     "interval score alone": ({}, lambda: patched(network.losses, "interval_calibration", score_alone)),
     "constant learning rate": ({}, lambda: patched(training, "jnp", ConstantRate())),
+    # 9,000 rows are 71 batches: the average is then over one update.
+    "latest parameters, not averaged": ({}, lambda: patched(training, "AVERAGED", 1 / 71)),
     "no early stopping": ({"early_stopping": False}, contextlib.nullcontext),
     "activation tanh": ({"activation": "tanh"}, contextlib.nullcontext),
     "activation silu": ({"activation": "silu"}, contextlib.nullcontext),

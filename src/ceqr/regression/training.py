@@ -18,6 +18,7 @@ import optax
 from ceqr.regression.network import Objective, Parameters, Strengths, loss, score
 
 PATIENCE = 20  # epochs without a better validation score, after which early stopping stops
+AVERAGED = 5  # epochs, about, over which parameters are averaged: the latest ones alone swing with the latest batches
 CHUNK = 2**17  # rows visited in one call of the program, about; one epoch at least
 
 Number = Any  # JAX's inside the program, NumPy's before it
@@ -38,6 +39,7 @@ class State(NamedTuple):
     compilation would take twice as long."""
 
     parameters: Number
+    average: Number  # of the parameters over the last epochs: what is scored, and kept
     adam: Any
     share: Number  # running coverage of the interval
     epoch: Number
@@ -121,17 +123,21 @@ def _epochs(
         # Half a cosine down to zero: at a constant rate the percentiles keep swinging with the last batches.
         progress = (state.epoch + b / batches) / total
         now = rate * 0.5 * (1 + jnp.cos(jnp.pi * progress))
-        return state._replace(parameters=state.parameters - now * direction, adam=adam, share=share), sum_ + value, e
+        parameters = state.parameters - now * direction
+        # The average is over all updates so far until there are enough.
+        weight = jnp.maximum(1 / (AVERAGED * batches), 1 / (state.epoch * batches + b + 1))
+        average = state.average + weight * (parameters - state.average)
+        return state._replace(parameters=parameters, average=average, adam=adam, share=share), sum_ + value, e
 
     def epoch(carry: tuple) -> tuple:
         state, e, means, scores = carry
         state, sum_, _ = jax.lax.fori_loop(0, batches, update, (state, jnp.float32(0), e))
         state = state._replace(epoch=state.epoch + 1)
         if validate:
-            value = score(layout.parameters(state.parameters), *held_out, objective)
+            value = score(layout.parameters(state.average), *held_out, objective)
             better = value < state.best_score
             state = state._replace(
-                best=jnp.where(better, state.parameters, state.best),
+                best=jnp.where(better, state.average, state.best),
                 best_score=jnp.where(better, value, state.best_score),
                 best_epoch=jnp.where(better, state.epoch, state.best_epoch),
             )
@@ -177,7 +183,8 @@ def train(
     layout = Layout(jax.tree.structure(parameters), tuple(leaf.shape for leaf in jax.tree.leaves(parameters)))
     vector = layout.vector(parameters, np)
     adam = optax.ScaleByAdamState(np.zeros((), np.int32), np.zeros_like(vector), np.zeros_like(vector))
-    state = State(vector, adam, np.float32(objective.coverage), np.int32(0), vector, np.float32(np.inf), np.int32(0))
+    nothing_yet = (np.float32(objective.coverage), np.int32(0), vector, np.float32(np.inf), np.int32(0))
+    state = State(vector, vector, adam, *nothing_yet)
     strengths = Strengths(*map(np.float32, strengths))
     indices = np.zeros((chunk, _round_up(batches, 4), batch), np.int32)
     means, scores, done = [], [], 0
@@ -197,7 +204,7 @@ def train(
         report(done, float(means[-1][-1]) if len(means[-1]) else float("nan"))
         if stopped:
             break
-    best = state.best if validate else state.parameters
+    best = state.best if validate else state.average
     return Fitted(
         layout.parameters(np.asarray(best)),
         np.concatenate(means),
