@@ -84,7 +84,7 @@ def _draw(models: dict[str, EvidentialQuantileRegressor], measured: dict[str, Me
         doubt.plot(grid, epistemic, color=DOUBT, linewidth=1.8)
         doubt.set_yscale("log")
         ratio = measured[name]["epistemic_ratio"]
-        doubt.text(0, 0.05, f"mean outside / inside: {ratio:.2g}", transform=doubt.get_xaxis_transform(), ha="center")
+        doubt.text(0, 0.88, f"mean outside / inside: {ratio:.2g}", transform=doubt.get_xaxis_transform(), ha="center")
         within = np.abs(grid) <= TRAINED
         width = float(model.coverage)
         world.plot(grid, aleatoric, color="#2e7d4f", linewidth=1.8, label="predicted")
@@ -101,6 +101,7 @@ def _draw(models: dict[str, EvidentialQuantileRegressor], measured: dict[str, Me
                 axis.axvspan(left, right, color=OUTSIDE, zorder=0, linewidth=0)
             axis.spines[["top", "right"]].set_visible(False)
             axis.set_xlim(-TESTED, TESTED)
+    axes[1, 0].set_ylim(top=4 * axes[1, 0].get_ylim()[1])  # room for the text
     axes[0, 0].set_ylabel("y")
     axes[1, 0].set_ylabel("epistemic\nuncertainty")
     axes[2, 0].set_ylabel(f"aleatoric uncertainty\n({_percent(models['ours'].coverage)} % width)")
