@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20, help="epochs of each fit with --torch")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=FutureWarning)
-    logging.getLogger().setLevel(logging.WARNING)  # MAPIE remarks on every crossing of quantiles
+    logging.disable(logging.INFO)  # MAPIE remarks on every crossing of quantiles
     if options.torch:
         return against_torch(options.repeats, options.epochs)
     if options.memory:
