@@ -383,6 +383,14 @@ def test_calibration_released_by_hand():
 # Calibration of the evidential interval.
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.95, 12.25), (0.5, 11.25), (0.9, 11.0)])
+def test_interval_calibration_with_a_share_from_elsewhere(share: float, expected: float):
+    # [0, 1] against targets 2 and 1/2. The interval scores are 1 + 20 * 1 and 1, 11 on average. Over-covered: COV is
+    # 2 and 1/2 + 1/2, SHARP 1, so (1/2 * 2 + 1/2 + 1/2 * 1 + 1/2) / 2 more. Under-covered: COV is 1 and 0.
+    lower, upper, target = f32([0], [0]), f32([1], [1]), f32([2], [0.5])
+    assert_allclose(interval_calibration(lower, upper, target, share=f32(share)), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("target", "variant", "expected"),
     [

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ceqr.library import CEQRDQN, DQN, DUVN, QRDQN, UADQN, BootstrappedDQN  # noqa: F401
+    from ceqr.regression import EvidentialQuantileRegressor  # noqa: F401
 
-_WHERE: dict[str, str] = {  # public name -> the module that defines it
+_WHERE = {  # public name -> the module that defines it
     "BootstrappedDQN": "ceqr.library",
     "CEQRDQN": "ceqr.library",
     "DQN": "ceqr.library",
     "DUVN": "ceqr.library",
+    "EvidentialQuantileRegressor": "ceqr.regression",
     "QRDQN": "ceqr.library",
     "UADQN": "ceqr.library",
 }

@@ -1,10 +1,11 @@
-"""The command line: `ceqr train | resume | eval | plot | bench`.
+"""The command line: `ceqr train | resume | eval | plot | regress | bench`.
 
 Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
 command that needs it, so that help and most mistakes are answered at once.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,7 +13,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,6 +66,40 @@ class PlotArgs:
     """Run directory."""
     out: OptionalPath = None
     """Picture to write; learning_curve.png in the run directory unless given."""
+
+
+@dataclass(frozen=True)
+class RegressArgs:
+    """Fit the evidential quantile regressor: to a table, or, without one, to the paper's synthetic example."""
+
+    table: Annotated[Positional[Path | None], tyro.conf.arg(metavar="TABLE.csv")] = None
+    """Table to fit, a CSV file of numbers with a header line; the paper's Figure 2 is repeated unless given."""
+    target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    """Column of the table to predict, from all others."""
+    ignore: tuple[str, ...] = ()
+    """Columns of the table to leave out."""
+    predict: OptionalPath = None
+    """Another table, whose rows to predict; unless given, the table's own rows are predicted out of sample."""
+    out: OptionalPath = None
+    """Directory to create; fig2 or <table>-predictions unless given."""
+    coverage: float = 0.9
+    """Share of targets that the interval should contain."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Units of each hidden layer."""
+    epochs: int = 100
+    """Passes over the data, at most."""
+    learning_rate: float = 1e-3
+    """Adam's learning rate at the start."""
+    lambda_reg: float = 0.05
+    """Strength of the evidence regulariser."""
+    conformal: bool = False
+    """Hold out rows to correct the interval by, which guarantees its coverage."""
+    seed: int = 0
+    """Seed, the first of them for Figure 2."""
+    seeds: int = 1
+    """How many seeds to repeat Figure 2 with."""
+    quiet: bool = False
+    """Print nothing but errors."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +226,93 @@ def plot(argv: Sequence[str]) -> int:
     return 0
 
 
+def regress(argv: Sequence[str]) -> int:
+    args = _parse(RegressArgs, "regress", argv)
+    _check_regress(args)
+    use_compilation_cache()
+    from ceqr.regression import EvidentialQuantileRegressor
+
+    names = ("coverage", "hidden", "epochs", "learning_rate", "lambda_reg", "conformal")
+    options = {name: getattr(args, name) for name in names}
+    try:
+        EvidentialQuantileRegressor(**options).check_parameters()
+    except ValueError as error:
+        name, _, rest = str(error).partition(" ")
+        raise UserError(f"--{name.replace('_', '-')} {rest}") from error
+    go = _regress_figure if args.table is None else _regress_table
+    out = args.out or Path("fig2" if args.table is None else f"{args.table.stem}-predictions")
+    go(args, options, out)
+    return 0
+
+
+def _check_regress(args: RegressArgs) -> None:
+    for option, value, least in (("seed", args.seed, 0), ("seeds", args.seeds, 1)):
+        if not least <= value < 2**31:
+            raise UserError(f"--{option} must be from {least} to 2,147,483,647, not {value:,}.")
+    if args.table is None:
+        for option, value in (("target", args.target), ("ignore", args.ignore), ("predict", args.predict)):
+            if value:
+                raise UserError(f"--{option} needs a table: ceqr regress TABLE.csv --target COLUMN.")
+    elif args.target is None:
+        raise UserError(f"Which column of {args.table} should be predicted? Say it with --target COLUMN.")
+    elif args.seeds != 1:
+        raise UserError("--seeds is for the paper's example; a table is fitted with one --seed.")
+
+
+def _regress_figure(args: RegressArgs, options: dict[str, Any], out: Path) -> None:
+    from ceqr.regression.figure import header, repeat_figure
+
+    say: Callable[[str], None] = (lambda text: None) if args.quiet else print
+    with _new_folder(out):
+        say(header())
+        repeat_figure(options, range(args.seed, args.seed + args.seeds), out, say, not args.quiet)
+    say(f"{out / 'figure.png'}, {out / 'summary.json'}")
+
+
+def _regress_table(args: RegressArgs, options: dict[str, Any], out: Path) -> None:
+    from ceqr.regression import table
+
+    assert args.table is not None
+    assert args.target is not None
+    data = table.read(args.table, args.ignore)
+    names = table.check_table(data, args.target)
+    new = table.read(args.predict, (), (*names, args.target)) if args.predict else None
+    if new:
+        new.matrix(names)
+    with _new_folder(out):
+        try:
+            summary = table.predict_table(data, args.target, new, options, args.seed, out, not args.quiet)
+        except ValueError as error:  # the estimator's own sentence, such as that rows are too few
+            raise UserError(str(error)) from error
+    if args.quiet:
+        return
+    print(f"{summary['predictions']:,} predictions from {summary['rows']:,} rows: {summary['predicted']}")
+    if summary["coverage"] is not None:
+        print(
+            f"  coverage {100 * summary['coverage']:.1f} %, goal {100 * args.coverage:g} %; rmse {summary['rmse']:.4g}"
+        )
+    print(
+        f"  mean width {summary['mean_width']:.4g}, aleatoric {summary['mean_aleatoric']:.4g}, "
+        f"epistemic {summary['mean_epistemic']:.4g}"
+    )
+    print(f"{out / 'predictions.csv'}, {out / 'summary.json'}")
+
+
+@contextlib.contextmanager
+def _new_folder(path: Path) -> Iterator[None]:
+    """A new folder for results, gone again if there are none."""
+    from ceqr.training.run import claim_folder
+
+    existed = path.exists()
+    claim_folder(path)
+    try:
+        yield
+    except BaseException:
+        if not existed and not any(path.iterdir()):
+            path.rmdir()
+        raise
+
+
 def bench(argv: Sequence[str]) -> int:
     args = _parse(BenchArgs, "bench", argv)
     for option, value in (("seeds", args.seeds), ("repeats", args.repeats)):
@@ -250,6 +372,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "resume": (resume, "go on with a run, or extend it"),
     "eval": (evaluate, "play greedy episodes with a trained run"),
     "plot": (plot, "draw a run's learning curves"),
+    "regress": (regress, "fit the regressor to a table, or to the paper's example"),
     "bench": (bench, "measure the training loop against its bare arithmetic"),
 }
 

@@ -345,6 +345,7 @@ def interval_calibration(
     variant: str = "paper",
     sharpness: float = 0.5,
     coverage: float = 0.9,
+    share: Array | None = None,
 ) -> Array:
     """Calibration of the evidential interval [lower, upper], gamma's 5th and 95th percentile: L_cal with the
     goal p = coverage in place of the level, plus the interval score that centres the target,
@@ -357,7 +358,9 @@ def interval_calibration(
     share exceeds p, COV is the distance of each bound from the targets on its inner side and SHARP is the
     width: both tighten it. Exactly on the goal, only the interval score remains.
 
-    lower, upper, target: [B, N]. sharpness: lambda_cal. Returns a scalar. Variants:
+    lower, upper, target: [B, N]. sharpness: lambda_cal. share: [N], the share of targets inside the interval where it
+    is known from more than this batch; a small batch alone often errs about which side of p it is on, and the pull
+    inwards is the stronger one. Returns a scalar. Variants:
     - "paper": as above. The paper's factor 2 / q leaves q open; with 1 - p the score is proper for a central
       interval of coverage p.
     - "released": what the authors' code computes. The lower bound reuses the upper bound's COV, and the
@@ -372,7 +375,11 @@ def interval_calibration(
     if variant == "none":
         return jnp.zeros((), target.dtype)
 
-    under, over = _miscovered((lower <= target) & (target <= upper), coverage)
+    if share is None:
+        under, over = _miscovered((lower <= target) & (target <= upper), coverage)
+    else:
+        _check(share.shape == target.shape[1:], "share must be [N] and target [B, N]", share=share, target=target)
+        under, over = share[None] < coverage, share[None] > coverage
     width = upper - lower
     above, below = relu(target - upper), relu(lower - target)
     if variant == "paper":

@@ -1,7 +1,7 @@
 """The compiled loop: act, step, store, sample, learn, copy the target; many frames in one program.
 
-`Loop.step` is one frame of one seed and can be read, tested and called on its own. `Loop.chunk` is many frames of a group
-of seeds in one program. Host and device meet only between chunks, and how the frames are cut into chunks changes no
+`Loop.step` is one frame of one seed and can be read, tested and called on its own. `Loop.chunk` is many frames of a
+group of seeds in one program. Host and device meet only between chunks, and how the frames are cut into chunks changes no
 bit: every random number comes from the seed's key and the number of the frame, and what is logged is summed in the
 state.
 

@@ -167,19 +167,24 @@ class Run:
         os.close(self._lock)
 
 
-def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) -> Run:
-    """Makes a new run directory; refuses one that holds anything."""
+def claim_folder(path: Path) -> None:
+    """Makes a folder to write results to; refuses one that holds anything."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         held = [p for p in path.iterdir() if not p.name.startswith(".")]
     except OSError as error:
         raise UserError(f"Cannot write to {path}: {error.strerror}; choose another --out.") from error
-    if (path / "config.json").exists():
-        raise UserError(f"{path} already holds a run; go on with 'ceqr resume {path}' or choose another --out.")
     if held:
         raise UserError(f"{path} is not empty; choose another --out.")
     if not os.access(path, os.W_OK):
         raise UserError(f"Cannot write to {path}: Permission denied; choose another --out.")
+
+
+def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) -> Run:
+    """Makes a new run directory; refuses one that holds anything."""
+    if (path / "config.json").exists():
+        raise UserError(f"{path} already holds a run; go on with 'ceqr resume {path}' or choose another --out.")
+    claim_folder(path)
     run = Run(path, config, metric_columns)
     run.write_config(provenance())
     return run
