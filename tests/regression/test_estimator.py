@@ -199,7 +199,7 @@ def test_names_of_pandas_columns():
     x, y = rows()
     frame = pd.DataFrame(x, columns=["width", "height"])
     model = small().fit(frame, pd.Series(y))
-    assert_array_equal(model.feature_names_in_, ["width", "height"])
+    assert_array_equal(model.__dict__["feature_names_in_"], ["width", "height"])
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict_interval(frame[["height", "width"]])
     with pytest.warns(UserWarning, match="does not have valid feature names"):

@@ -1,6 +1,7 @@
 """The paper's synthetic example (its Figure 2), of which everything is known, and what a model makes of it."""
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ TRAINING_ROWS = 10_000
 DRAWN_ROWS = 1_000  # test points in the paper and in our picture
 TEST_ROWS = 20_000  # test points that measure: with 1,000, coverage in range would be uncertain by 1.3 points
 TRAINED, TESTED = 3.0, 6.0  # inputs are uniform on [-3, 3] in training, on [-6, 6] in the test
-PRINTED = {"location": "joint", "evidence": "learned"}  # as the paper prints its losses
+PRINTED: dict[str, Any] = {"location": "joint", "evidence": "learned"}  # as the paper prints its losses
 
 Metrics = dict[str, float]
 

@@ -1,8 +1,8 @@
 """The compiled loop: act, step, store, sample, learn, copy the target; many frames in one program.
 
 `Loop.step` is one frame of one seed and can be read, tested and called on its own. `Loop.chunk` is many frames of a
-group of seeds in one program. Host and device meet only between chunks, and how the frames are cut into chunks changes no
-bit: every random number comes from the seed's key and the number of the frame, and what is logged is summed in the
+group of seeds in one program. Host and device meet only between chunks, and how the frames are cut into chunks changes
+no bit: every random number comes from the seed's key and the number of the frame, and what is logged is summed in the
 state.
 
 A frame learns from the batch that was drawn at the end of the frame before, so that one forward pass serves both acting
