@@ -227,7 +227,7 @@ def draw(results: list[Result], path: Path) -> None:
         y += 0.4
     axes.set_yticks(ticks, labels, fontsize=8)
     axes.invert_yaxis()
-    axes.margins(x=0.18)
+    axes.margins(x=0.18, y=0.01)
     axes.set_xlabel("speed relative to the blue bar of the group (median of ratios within a round)")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
