@@ -1,8 +1,8 @@
 """Torsos and heads. A network maps a batch of observations to numbers; what they mean is the agent's business.
 
 Everything is a PyTree of arrays and every call takes a leading batch axis. Weights are kept as one
-[inputs, outputs] matrix each, which on XLA's CPU backend is several times faster than an einsum with an action axis; a 3x3
-convolution is patches times such a matrix, which is a little faster than `lax.conv` with its gradient
+[inputs, outputs] matrix each, which on XLA's CPU backend is several times faster than an einsum with an action axis; a
+3x3 convolution is patches times such a matrix, which is a little faster than `lax.conv` with its gradient
 (docs/performance.md).
 """
 
