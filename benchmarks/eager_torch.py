@@ -5,6 +5,7 @@ same losses, gradients and parameters. Nothing here comes from `ceqr`; the equat
 The game is the original `minatar`, the optimiser `torch.optim.Adam` as it comes.
 """
 
+# pyright: reportMissingImports=false
 import copy
 import math
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ the AUROC with which epistemic uncertainty tells test rows from the same rows wi
 standard deviations, up or down at random. Needs `pip install "ceqr[bench]"`.
 """
 
+# pyright: reportMissingImports=false
 import argparse
 import json
 import logging
