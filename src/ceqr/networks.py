@@ -39,7 +39,7 @@ def _matmul_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[j
 def _matmul_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = saved
     # Contractions rather than transposes of the weights, which would be carried out; the input's gradient is transposed
-    # itself, since Eigen takes half as long to multiply the large matrix from the left.
+    # itself, since Eigen is faster with the large matrix on the left (docs/performance.md).
     x_grad = jax.lax.dot_general(weight, grad, (((1,), (1,)), ((), ()))).T
     return x_grad, jax.lax.dot_general(x, grad, (((0,), (0,)), ((), ())))
 

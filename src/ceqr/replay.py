@@ -107,19 +107,22 @@ class Replay:
 
     def sample(self, state: ReplayState, key: jax.Array) -> Batch:
         """Draws transitions uniformly with replacement; the buffer must hold at least one."""
-        n = self._slots
         # One draw of bits: `randint` makes two, and its remainder is less uneven than replay is large (2^-32 of it).
         bits = jax.random.bits(key, (self.batch_size,), jnp.uint32)
         held = (state.newest - state.oldest).astype(jnp.uint32)
-        drawn = state.oldest + (bits % held).astype(jnp.int32)
-        slot = state.slots[drawn % n] % n
+        return self._read(state, state.oldest + (bits % held).astype(jnp.int32))
+
+    def _read(self, state: ReplayState, number: jax.Array, *lane: jax.Array) -> Batch:
+        """The transitions of those running numbers, from those lanes if the arrays have such an axis."""
+        n = self._slots
+        slot = state.slots[*lane, number % n] % n
         return Batch(
-            observation=self._unpack(state.observation[slot]),
-            action=state.action[slot],
-            reward=state.reward[slot],
-            terminated=state.terminated[slot],
-            successor=self._unpack(state.observation[(slot + 1) % n]),
-            number=drawn,
+            observation=self._unpack(state.observation[*lane, slot]),
+            action=state.action[*lane, slot],
+            reward=state.reward[*lane, slot],
+            terminated=state.terminated[*lane, slot],
+            successor=self._unpack(state.observation[*lane, (slot + 1) % n]),
+            number=number,
         )
 
 
@@ -146,18 +149,9 @@ class LaneReplay:
         """Empty rings: every array of a `ReplayState` with a leading axis of lanes."""
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * self.lanes), self._ring.init())
 
-    def add(
-        self,
-        state: ReplayState,
-        observation: jax.Array,
-        action: jax.Array,
-        reward: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        successor: jax.Array,
-    ) -> ReplayState:
-        """Appends one transition to each ring."""
-        return jax.vmap(self._ring.add)(state, observation, action, reward, terminated, truncated, successor)
+    def add(self, state: ReplayState, *transitions: jax.Array) -> ReplayState:
+        """Appends one transition to each ring: what `Replay.add` takes, with a leading axis of lanes."""
+        return jax.vmap(self._ring.add)(state, *transitions)
 
     def cut(self, state: ReplayState, under_way: jax.Array) -> ReplayState:
         """Treats the newest transition of the lanes under the mask as truncated: their next one follows on nothing."""
@@ -165,20 +159,11 @@ class LaneReplay:
 
     def sample(self, state: ReplayState, key: jax.Array) -> Batch:
         """Draws transitions uniformly with replacement; the buffer must hold at least one."""
-        ring = self._ring
-        n = ring._slots
         bits = jax.random.bits(key, (self.batch_size,), jnp.uint32)
         held = (state.newest - state.oldest).astype(jnp.uint32)  # rings differ by the slots that truncation takes
         last = jnp.cumsum(held)
         place = bits % last[-1]
         lane = jnp.sum(place[:, None] >= last, axis=1)
         drawn = state.oldest[lane] + (place - (last - held)[lane]).astype(jnp.int32)
-        slot = state.slots[lane, drawn % n] % n
-        return Batch(
-            observation=ring._unpack(state.observation[lane, slot]),
-            action=state.action[lane, slot],
-            reward=state.reward[lane, slot],
-            terminated=state.terminated[lane, slot],
-            successor=ring._unpack(state.observation[lane, (slot + 1) % n]),
-            number=drawn * self.lanes + lane.astype(jnp.int32),
-        )
+        batch = self._ring._read(state, drawn, lane)
+        return batch._replace(number=drawn * self.lanes + lane.astype(jnp.int32))

@@ -23,7 +23,7 @@ from ceqr.compilation import jit
 from ceqr.envs.gymnasium import HostEnvironment, HostStep, Lanes, seed_of
 from ceqr.replay import LaneReplay, ReplayState
 from ceqr.training.loop import NEVER, Finished, Groups, Loop, LoopState, Tally, _new_episode, _uncertainties, _where
-from ceqr.training.run import EpisodeRow
+from ceqr.training.run import EpisodeRow, episode_rows
 
 _NOTHING: Any = ()  # in the place of what a program does not look at
 RESET = 0x2E5E7  # folded into a seed's key for what a reset between two frames draws
@@ -184,7 +184,7 @@ class HostChunks:
                 after = self._step(np.asarray(actions))
                 states, finished = self._take_in(states, actions, beliefs, after, frame)
                 if finished is not None:
-                    rows += self._rows(frame, finished)
+                    rows += episode_rows(finished, self._seeds, frame)
                 frame += self._loop.num_envs
                 if self._played != self._timed:  # a program was compiled, which says nothing of the speed
                     self._timed = set(self._played)
@@ -230,20 +230,8 @@ class HostChunks:
         rest = states._replace(agent=_NOTHING, tally=tally, nonfinite=nonfinite)
         rest, finished = self._absorb(rest, actions, beliefs, after, frame)
         ended = (after.terminated | after.truncated).any()
-        return rest._replace(agent=agent), jax.tree.map(np.asarray, finished) if ended else None
-
-    def _rows(self, frame: int, finished: Finished) -> list[EpisodeRow]:
-        return [
-            EpisodeRow(
-                seed=self._seeds[s],
-                frame=frame + lane + 1,
-                total=float(finished.total[s, lane]),
-                length=int(finished.length[s, lane]),
-                nongreedy=float(finished.nongreedy[s, lane]),
-                least_uncertain=float(finished.least_uncertain[s, lane]),
-            )
-            for lane, s in np.argwhere(np.asarray(finished.ended).T)  # by frame, then by seed
-        ]
+        # [lanes, seeds]: the lanes of a tick are its frames.
+        return rest._replace(agent=agent), jax.tree.map(lambda x: np.asarray(x).T, finished) if ended else None
 
     def close(self) -> None:
         """Closes the environments; the next `run` makes new ones and resets them."""

@@ -279,8 +279,7 @@ def join(groups: Sequence[Tree]) -> Tree:
 
 
 def _join_leaves(*leaves: jax.Array) -> Any:
-    if len(leaves) == 1:
-        return leaves[0]
-    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):  # of which NumPy knows nothing
         return jnp.concatenate(leaves)
-    return np.concatenate([np.asarray(leaf) for leaf in leaves])
+    # One group's arrays are not copied.
+    return np.asarray(leaves[0]) if len(leaves) == 1 else np.concatenate([np.asarray(leaf) for leaf in leaves])

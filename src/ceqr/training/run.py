@@ -23,11 +23,16 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ceqr.config import RunConfig, from_json
 from ceqr.errors import UserError
 from ceqr.training.checkpoint import write_aside
+
+if TYPE_CHECKING:
+    from ceqr.training.loop import Finished
 
 FORMAT = 1  # of the run directory; raised when an older one can no longer be resumed
 EPISODE_COLUMNS = ("seed", "frame", "return", "length", "nongreedy", "least_uncertain")
@@ -45,6 +50,21 @@ class EpisodeRow(NamedTuple):
     length: int
     nongreedy: float  # share of actions that were not the greedy one
     least_uncertain: float  # share of actions that were the least uncertain one; NaN if the agent knows none
+
+
+def episode_rows(finished: "Finished", seeds: Sequence[int], start: int) -> list[EpisodeRow]:
+    """The episodes that ended, by frame and then by seed; `finished` is [frames, seeds], from frame `start` on."""
+    return [
+        EpisodeRow(
+            seed=seeds[s],
+            frame=start + f + 1,
+            total=float(finished.total[f, s]),
+            length=int(finished.length[f, s]),
+            nongreedy=float(finished.nongreedy[f, s]),
+            least_uncertain=float(finished.least_uncertain[f, s]),
+        )
+        for f, s in np.argwhere(finished.ended)
+    ]
 
 
 class EpisodeStatistics:

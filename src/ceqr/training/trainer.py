@@ -32,7 +32,7 @@ from ceqr.training import run as run_directory
 from ceqr.training.host import CHUNK_SECONDS, EnvironmentFailed, HostChunks, HostLoop
 from ceqr.training.loop import CHUNK_FRAMES, NEVER, Finished, Groups, Loop, LoopState, join
 from ceqr.training.progress import Progress
-from ceqr.training.run import EpisodeRow, Run
+from ceqr.training.run import EpisodeRow, Run, episode_rows
 
 FIRST_CHUNK = 20  # frames
 
@@ -274,7 +274,8 @@ class Chunks:
         groups, finished = self.play(groups, start, stop)
         self.frames_per_second = rate = (stop - start) / (time.monotonic() - began)
         self._frames = max(1, min(CHUNK_FRAMES, round(rate * CHUNK_SECONDS)))
-        return groups, stop, self._rows(start, stop, finished)
+        played = jax.tree.map(lambda x: x[: stop - start], finished)
+        return groups, stop, episode_rows(played, self._seeds, start)
 
     def play(self, groups: Groups, start: int, stop: int) -> tuple[Groups, Finished]:
         """Frames `start` to `stop` - 1, at most CHUNK_FRAMES of them, all with learning or all without."""
@@ -287,19 +288,6 @@ class Chunks:
         with ThreadPoolExecutor(self._at_once) as pool:
             groups, finished = zip(*pool.map(play_group, groups), strict=True)
         return groups, jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *finished)
-
-    def _rows(self, start: int, stop: int, finished: Finished) -> list[EpisodeRow]:
-        return [
-            EpisodeRow(
-                seed=self._seeds[s],
-                frame=start + f + 1,
-                total=float(finished.total[f, s]),
-                length=int(finished.length[f, s]),
-                nongreedy=float(finished.nongreedy[f, s]),
-                least_uncertain=float(finished.least_uncertain[f, s]),
-            )
-            for f, s in np.argwhere(finished.ended[: stop - start])  # by frame, then by seed, however frames were cut
-        ]
 
     def close(self) -> None:
         """There is nothing to close; environments of the host have."""
