@@ -27,8 +27,8 @@ from ceqr.bench_sb3 import require_sb3, sb3_runner
 from ceqr.cli import use_compilation_cache
 from ceqr.config import RunConfig, default_config
 from ceqr.errors import UserError
+from ceqr.runs import read_config
 from ceqr.training.loop import LoopState
-from ceqr.training.run import read_config
 from ceqr.training.trainer import build_loop, load_state
 
 Runner = Callable[[int], None]  # plays that many frames

@@ -154,7 +154,7 @@ def _parse_train(argv: Sequence[str]) -> Any:
         for name in ("agent", "preset", "env"):
             if getattr(given, name) is not None:
                 raise UserError(f"--{name} cannot be given with --config, which says it already.")
-        from ceqr.training.run import read_config_file
+        from ceqr.runs import read_config_file
 
         config, _ = read_config_file(Path(given.config), f"--config {given.config} cannot be read")
     _, hyper_class = agent_classes(config.agent)
@@ -301,7 +301,7 @@ def _regress_table(args: RegressArgs, options: dict[str, Any], out: Path) -> Non
 @contextlib.contextmanager
 def _new_folder(path: Path) -> Iterator[None]:
     """A new folder for results, gone again if there are none."""
-    from ceqr.training.run import claim_folder
+    from ceqr.files import claim_folder
 
     existed = path.exists()
     claim_folder(path)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from ceqr import envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Hyperparameters, check_bounds
-from ceqr.errors import UserError
+from ceqr.errors import UserError, nearest
 from ceqr.networks import LARGE_IMAGE
 
 PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's name, values for that agent alone
@@ -82,7 +82,7 @@ class RunConfig(Generic[Hyper]):
     def check(self) -> None:
         """Raises `UserError` in one sentence for the first thing that cannot be."""
         if self.preset not in PRESETS:
-            raise UserError(envs.nearest("preset", self.preset, PRESETS))
+            raise UserError(nearest("preset", self.preset, PRESETS))
         check_bounds(self)
         self.hyper.check()
         if self.seed_numbers[-1] > LARGEST:
@@ -139,7 +139,7 @@ def fitting_preset(observation_shape: tuple[int, ...]) -> str:
 def default_hyper(agent: str, preset: str, env: str) -> Any:
     """An agent's hyperparameters under a preset."""
     if preset not in PRESETS:
-        raise UserError(envs.nearest("preset", preset, PRESETS))
+        raise UserError(nearest("preset", preset, PRESETS))
     _, hyper_class = agent_classes(agent)
     names = {f.name for f in dataclasses.fields(hyper_class)}
     values = PRESETS[preset] | PRESETS[preset].get(agent, {})

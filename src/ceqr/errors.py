@@ -1,5 +1,16 @@
-"""The one exception that a user's mistake raises: its message is the whole answer, one clear sentence."""
+"""What is a user's mistake, and the sentence about an unknown name."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can put right; the command line prints it and exits with code 2."""
+    """A mistake that the user can mend: one sentence that says what is wrong and what would be right."""
+
+
+def nearest(kind: str, given: str, known: Iterable[str]) -> str:
+    """The sentence about an unknown name: what was probably meant, and what there is."""
+    known = tuple(known)
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.4)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"Unknown {kind} {given!r}{hint}; known are {', '.join(known)}."

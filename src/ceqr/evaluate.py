@@ -13,10 +13,10 @@ import numpy as np
 from ceqr.agents.base import Agent
 from ceqr.envs.gymnasium import seed_of
 from ceqr.errors import UserError
+from ceqr.progress import Progress
+from ceqr.runs import read_config
 from ceqr.training.host import HostLoop
 from ceqr.training.loop import Loop
-from ceqr.training.progress import Progress
-from ceqr.training.run import read_config
 from ceqr.training.trainer import build_loop, load_state
 
 EVALUATION = 0x0E7A1  # folded into a seed's key, so that no number is shared with its training

@@ -34,11 +34,12 @@ from ceqr.envs.gymnasium import HostEnvironment, from_env
 from ceqr.envs.observations import ObservationFormat
 from ceqr.errors import UserError
 from ceqr.evaluate import play_episodes
+from ceqr.progress import Progress
+from ceqr.provenance import provenance
+from ceqr.runs import read_config
 from ceqr.training import checkpoint
 from ceqr.training.host import EnvironmentFailed, HostLoop
 from ceqr.training.loop import NEVER, Groups, Loop, LoopState
-from ceqr.training.progress import Progress
-from ceqr.training.run import provenance, read_config
 from ceqr.training.trainer import Chunks, HostChunks, build_loop, load_state, loop_of, make_chunks, signals
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from ceqr.errors import UserError
-from ceqr.training.run import RECENT_EPISODES, read_config, read_episodes, read_table
+from ceqr.runs import RECENT_EPISODES, read_config, read_episodes, read_table
 
 GRID = 200  # points of a mean over seeds
 COLOUR = "#1f4e9c"

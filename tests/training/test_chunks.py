@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
+from ceqr.runs import EpisodeRow
 from ceqr.training.loop import Loop, LoopState, join
-from ceqr.training.run import EpisodeRow
 from ceqr.training.trainer import Chunks
 from tests.probes import PROBE_OPTIONS, NoisyChain
 

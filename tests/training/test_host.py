@@ -185,7 +185,7 @@ def test_a_run_that_goes_on_is_exact_but_for_a_new_episode(
     loud = [option for option in tiny if option != "--quiet"]
     assert main(_counting(tiny, tmp_path / "a", 150, *LANES)) == 0
     # What `begin` makes of the saved state: all as it was, but for episodes, memory and where replay goes on.
-    from ceqr.training.run import read_config
+    from ceqr.runs import read_config
 
     config, _ = read_config(tmp_path / "a")
     loop: Any = build_loop(config)

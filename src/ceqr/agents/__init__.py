@@ -3,8 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, get_type_hints
 
-from ceqr.envs import nearest
-from ceqr.errors import UserError
+from ceqr.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from ceqr.agents.base import Agent, Hyperparameters

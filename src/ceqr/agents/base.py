@@ -17,11 +17,12 @@ import optax
 
 from ceqr.errors import UserError
 
-Network = Any  # a callable PyTree: [batch, *observation] -> outputs
+Params = Any  # a network: a callable PyTree of parameters, [batch, *observation] -> outputs
 Outputs = Any  # a PyTree of arrays with a leading batch axis
-Memory = Any  # what an agent remembers within an episode; an empty tuple for most
+Memory = Any  # what an agent draws once an episode; an empty tuple for most
 
 TORSOS = ("standard", "padded")
+FROZEN = 2**31  # folded into the initial key; splits of the key count from 0 on, and so never reach it
 LARGEST = 2**31 - 2  # of whole numbers: frames are counted in 32 bits
 
 
@@ -37,23 +38,30 @@ class Batch(NamedTuple):
 
 
 class Beliefs(NamedTuple):
-    """What an agent believes about each action: expected return, its own doubt, the world's noise.
+    """What an agent believes about each action; None for what it does not estimate.
 
-    None where an agent has no such estimate. Both uncertainties are in the unit of returns.
+    Arrays are [actions] for one observation, and have a leading axis more for a batch: JAX's inside a program, NumPy's
+    outside.
     """
 
-    mean: jax.Array  # [actions]
-    epistemic: jax.Array | None  # [actions]
-    aleatoric: jax.Array | None  # [actions]
+    mean: Any
+    """Expected return."""
+    epistemic: Any = None
+    """The agent's own doubt, in the unit of returns: more experience would lower it."""
+    aleatoric: Any = None
+    """The world's noise, in the unit of returns: more experience would not."""
+    quantiles: Any = None
+    """Quantiles of the return at the levels (i - 1/2) / N, [actions, N]."""
 
 
 class AgentState(NamedTuple):
     """All that learning changes, and what it must remember unchanged."""
 
-    params: Network
-    target: Network
+    params: Params
+    target: Params
     optimiser: optax.OptState
     frozen: Any  # fixed from the start, such as the weights that an agent is anchored to
+    statistics: Any = ()  # what an agent counts: learned, but not by gradients
 
 
 class Successors(NamedTuple):
@@ -138,11 +146,11 @@ class Agent(abc.ABC):
     # What an algorithm defines.
 
     @abc.abstractmethod
-    def network(self, key: jax.Array) -> Network:
+    def init_params(self, key: jax.Array) -> Params:
         """A freshly initialised network."""
 
     @abc.abstractmethod
-    def beliefs(self, outputs: Outputs) -> Beliefs:
+    def beliefs(self, outputs: Outputs, state: AgentState) -> Beliefs:
         """What the network's outputs for one observation (no batch axis) say about each action."""
 
     @abc.abstractmethod
@@ -152,8 +160,10 @@ class Agent(abc.ABC):
         """The action to take while learning, given the outputs for one observation."""
 
     @abc.abstractmethod
-    def loss(self, outputs: Outputs, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """The scalar to minimise, and what to log."""
+    def loss(
+        self, outputs: Outputs, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
+        """The scalar to minimise, and what to log. Gradients flow through `outputs` alone."""
 
     # What an algorithm may define otherwise.
 
@@ -167,25 +177,33 @@ class Agent(abc.ABC):
         """The action that looks best after the agent's own doubt is subtracted; None if it has no such estimate."""
         return None if beliefs.epistemic is None else jnp.argmax(beliefs.mean - beliefs.epistemic)
 
-    def quantiles(self, outputs: Outputs) -> jax.Array | None:
-        """The quantiles of each action's return, [actions, N], for one observation; None if it estimates none."""
-        return None
-
-    def init_memory(self, key: jax.Array) -> Memory:
-        """What the agent remembers from an episode's start on."""
+    def init_memory(self, state: AgentState, key: jax.Array) -> Memory:
+        """What the agent draws at an episode's start and keeps to its end."""
         return ()
 
-    def frozen(self, params: Network) -> Any:
-        """What must be remembered of the initial parameters."""
+    def init_frozen(self, params: Params, key: jax.Array) -> Any:
+        """What stays as it was at the start: of the initial parameters, or drawn once."""
         return ()
 
-    def penalty(self, params: Network, frozen: Any, frame: jax.Array) -> jax.Array | float:
+    def init_statistics(self, params: Params) -> Any:
+        """What the agent counts, before anything was counted."""
+        return ()
+
+    def update_statistics(self, state: AgentState, outputs: Outputs, batch: Batch, frame: jax.Array) -> Any:
+        """The statistics after one learning batch, with the outputs from which its update was made."""
+        return state.statistics
+
+    def refresh_statistics(self, state: AgentState) -> Any:
+        """The statistics after a copy of the target network: the place for work that is too dear for every update."""
+        return state.statistics
+
+    def penalty(self, params: Params, frozen: Any, frame: jax.Array) -> jax.Array | float:
         """A loss on the parameters themselves."""
         return 0.0
 
-    def forward(self, network: Network, observations: jax.Array, key: jax.Array | None) -> Outputs:
+    def forward(self, params: Params, observations: jax.Array, key: jax.Array | None) -> Outputs:
         """The network's outputs for a batch of observations; with a key where chance may play a part."""
-        return network(observations)
+        return params(observations)
 
     # What all share.
 
@@ -195,79 +213,98 @@ class Agent(abc.ABC):
 
     def init(self, key: jax.Array) -> AgentState:
         """A state that has learned nothing; the target network starts as a copy."""
-        params = self.network(key)
-        target, frozen = jax.tree.map(jnp.copy, (params, self.frozen(params)))
-        return AgentState(params, target, self._adam.init(params), frozen)
+        params = self.init_params(key)
+        frozen = self.init_frozen(params, jax.random.fold_in(key, FROZEN))
+        target, frozen = jax.tree.map(jnp.copy, (params, frozen))
+        return AgentState(params, target, self._adam.init(params), frozen, self.init_statistics(params))
+
+    def beliefs_of(self, state: AgentState, outputs: Outputs) -> Beliefs:
+        """`beliefs` of a batch of outputs."""
+        return jax.vmap(self.beliefs, in_axes=(0, None))(outputs, state)
 
     def act(
-        self, state: AgentState, memory: Memory, observation: jax.Array, frame: jax.Array, key: jax.Array
+        self, state: AgentState, memory: Memory, observations: jax.Array, frames: jax.Array, keys: jax.Array
     ) -> tuple[jax.Array, Beliefs]:
-        """Chooses an action for one observation."""
-        forward_key, act_key = jax.random.split(key)
-        outputs = _first(self.forward(state.params, observation[None], forward_key))
-        beliefs = self.beliefs(outputs)
-        return self.explore(outputs, beliefs, memory, frame, act_key), beliefs
+        """Chooses actions for a batch of observations: each has its own memory, frame and key."""
+        forward_key, act_keys = _split(keys)
+        outputs = self.forward(state.params, observations, forward_key)
+        return self._explore(state, outputs, memory, frames, act_keys)
 
-    def act_greedily(self, network: Network, observations: jax.Array) -> jax.Array:
+    def act_greedily(self, state: AgentState, observations: jax.Array) -> tuple[jax.Array, Beliefs]:
         """The actions for a batch of observations when nothing is to be learned."""
-        return jax.vmap(lambda outputs: self.greedy(self.beliefs(outputs)))(self.forward(network, observations, None))
+        beliefs = self.beliefs_of(state, self.forward(state.params, observations, None))
+        return jax.vmap(self.greedy)(beliefs), beliefs
 
     def learn(self, state: AgentState, batch: Batch, frame: jax.Array, key: jax.Array) -> tuple[AgentState, Metrics]:
         """One update on one batch."""
 
-        def objective(params: Network) -> tuple[jax.Array, Metrics]:
-            return self._total_loss(params, self.forward(params, batch.observation, key), state, batch, frame)
+        def objective(params: Params) -> tuple[jax.Array, tuple[Outputs, Metrics]]:
+            outputs = self.forward(params, batch.observation, key)
+            loss, metrics = self._total_loss(params, outputs, state, batch, frame)
+            return loss, (outputs, metrics)
 
-        grads, metrics = jax.grad(objective, has_aux=True)(state.params)
-        return self._apply(state, grads), metrics
+        grads, (outputs, metrics) = jax.grad(objective, has_aux=True)(state.params)
+        return self._apply(state, grads, outputs, batch, frame), metrics
 
     def act_and_learn(
         self,
         state: AgentState,
         memory: Memory,
-        observation: jax.Array,
+        observations: jax.Array,
         batch: Batch,
-        frame: jax.Array,
-        key: jax.Array,
+        frames: jax.Array,
+        keys: jax.Array,
     ) -> tuple[jax.Array, Beliefs, AgentState, Metrics]:
-        """`act` and `learn` from the same parameters, in one forward pass.
+        """`act` and `learn` from the same parameters, in one forward pass; the update is that of the first frame.
 
-        Reading the weights costs most of a forward pass over so few rows, so the observation to act on rides along
+        Reading the weights costs most of a forward pass over so few rows, so the observations to act on ride along
         with the learning batch.
         """
-        forward_key, act_key = jax.random.split(key)
+        forward_key, act_keys = _split(keys)
+        lanes = len(observations)
 
-        def objective(params: Network) -> tuple[jax.Array, tuple[Outputs, Metrics]]:
-            rows = jnp.concatenate([observation[None], batch.observation])
+        def objective(params: Params) -> tuple[jax.Array, tuple[Outputs, Outputs, Metrics]]:
+            rows = jnp.concatenate([observations, batch.observation])
             outputs = self.forward(params, rows, forward_key)
-            loss, metrics = self._total_loss(params, jax.tree.map(lambda x: x[1:], outputs), state, batch, frame)
-            return loss, (_first(outputs), metrics)
+            acting, learning = (jax.tree.map(lambda x, s=s: x[s], outputs) for s in (slice(lanes), slice(lanes, None)))
+            loss, metrics = self._total_loss(params, learning, state, batch, frames[0])
+            return loss, (acting, learning, metrics)
 
-        grads, (outputs, metrics) = jax.grad(objective, has_aux=True)(state.params)
-        beliefs = self.beliefs(outputs)
-        action = self.explore(outputs, beliefs, memory, frame, act_key)
-        return action, beliefs, self._apply(state, grads), metrics
+        grads, (acting, learning, metrics) = jax.grad(objective, has_aux=True)(state.params)
+        actions, beliefs = self._explore(state, acting, memory, frames, act_keys)
+        return actions, beliefs, self._apply(state, grads, learning, batch, frames[0]), metrics
+
+    def _explore(
+        self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, keys: jax.Array
+    ) -> tuple[jax.Array, Beliefs]:
+        beliefs = self.beliefs_of(state, outputs)
+        return jax.vmap(self.explore)(outputs, beliefs, memory, frames, keys), beliefs
 
     def _total_loss(
-        self, params: Network, outputs: Outputs, state: AgentState, batch: Batch, frame: jax.Array
+        self, params: Params, outputs: Outputs, state: AgentState, batch: Batch, frame: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         online = self.forward(state.params, batch.successor, None) if self.double else None
         successors = Successors(self.forward(state.target, batch.successor, None), online)
-        loss, metrics = self.loss(outputs, jax.lax.stop_gradient(successors), batch)
+        loss, metrics = self.loss(outputs, jax.lax.stop_gradient(successors), batch, state)
         loss = loss + self.penalty(params, state.frozen, frame)
         return loss, {"loss": loss, **metrics}
 
-    def _apply(self, state: AgentState, grads: Network) -> AgentState:
+    def _apply(self, state: AgentState, grads: Params, outputs: Outputs, batch: Batch, frame: jax.Array) -> AgentState:
+        statistics = self.update_statistics(state, outputs, batch, frame)
         updates, optimiser = self._adam.update(grads, state.optimiser, state.params)
-        return state._replace(params=optax.apply_updates(state.params, updates), optimiser=optimiser)
+        params = optax.apply_updates(state.params, updates)
+        return state._replace(params=params, optimiser=optimiser, statistics=statistics)
 
     def copy_target(self, state: AgentState) -> AgentState:
-        """Sets the target network to the present one."""
-        return state._replace(target=jax.tree.map(jnp.copy, state.params))
+        """Sets the target network to the present one, and refreshes what the agent counts."""
+        state = state._replace(target=jax.tree.map(jnp.copy, state.params))
+        return state._replace(statistics=self.refresh_statistics(state))
 
 
-def _first(outputs: Outputs) -> Outputs:
-    return jax.tree.map(lambda x: x[0], outputs)
+def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One key for a forward pass over several observations, and a key for each to act with."""
+    both = jax.vmap(jax.random.split)(keys)
+    return both[0, 0], both[:, 1]
 
 
 def pick(values: jax.Array, action: jax.Array) -> jax.Array:

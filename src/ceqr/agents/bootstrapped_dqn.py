@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Metrics, Successors, pick, td_target
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Hyperparameters, Metrics, Successors, pick, td_target
 from ceqr.networks import Linear, Torso, torso
 
 MASKS = 0xB007  # seed of the masks, which belong to transitions and not to runs
@@ -43,7 +43,7 @@ class BootstrappedDQN(Agent):
 
     hyper: BootstrappedDQNHyperparameters
 
-    def network(self, key: jax.Array) -> HeadsNetwork:
+    def init_params(self, key: jax.Array) -> HeadsNetwork:
         torso_key, head_key = jax.random.split(key)
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
         # Heads are orthogonal each for itself, so that none depends on how many there are.
@@ -54,11 +54,11 @@ class BootstrappedDQN(Agent):
         head = eqx.tree_at(lambda h: (h.weight, h.bias), each[0], (weight, bias))
         return HeadsNetwork(body, head, self.hyper.heads)
 
-    def init_memory(self, key: jax.Array) -> jax.Array:
+    def init_memory(self, state: AgentState, key: jax.Array) -> jax.Array:
         return jax.random.randint(key, (), 0, self.hyper.heads)
 
-    def beliefs(self, outputs: jax.Array) -> Beliefs:
-        return Beliefs(outputs.mean(0), epistemic=outputs.std(0), aleatoric=None)
+    def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
+        return Beliefs(outputs.mean(0), epistemic=outputs.std(0))
 
     def explore(
         self, outputs: jax.Array, beliefs: Beliefs, memory: jax.Array, frame: jax.Array, key: jax.Array
@@ -72,7 +72,9 @@ class BootstrappedDQN(Agent):
         )
         return draw(batch.number) < self.hyper.mask_probability
 
-    def loss(self, outputs: jax.Array, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, outputs: jax.Array, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
         # Each head has a target of its own: the value that the same head of the target network gives its best action.
         target = td_target(batch, self.hyper.discount, successors.target.max(-1))
         error = target - pick(outputs.swapaxes(1, 2), batch.action)

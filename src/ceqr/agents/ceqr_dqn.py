@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from ceqr import losses
 from ceqr.agents.base import (
     TORSOS,
+    AgentState,
     Batch,
     Beliefs,
     Metrics,
@@ -104,23 +105,22 @@ class CEQRDQN(ThompsonAgent):
 
     hyper: CEQRDQNHyperparameters
 
-    def network(self, key: jax.Array) -> CEQRNetwork:
+    def init_params(self, key: jax.Array) -> CEQRNetwork:
         torso_key, heads_key = jax.random.split(key)
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
         return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles)
 
-    def beliefs(self, outputs: CEQROutputs) -> Beliefs:
+    def beliefs(self, outputs: CEQROutputs, state: AgentState) -> Beliefs:
         aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
-        return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric)
-
-    def quantiles(self, outputs: CEQROutputs) -> jax.Array:
-        return outputs.quantiles
+        return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric, outputs.quantiles)
 
     def deviation(self, epistemic: jax.Array) -> jax.Array:
         # The paper multiplies lambda_ep by a standard deviation and uses the product as a variance. So do we.
         return jnp.sqrt(self.hyper.lambda_ep * epistemic)
 
-    def loss(self, outputs: CEQROutputs, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, outputs: CEQROutputs, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
         hyper = self.hyper
         following = successors.target.quantiles
         target = quantile_targets(following, following, batch, hyper.discount)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ceqr.agents.base import Agent, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
 from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
 from ceqr.networks import Linear, Torso, torso
 
@@ -40,13 +40,13 @@ class DQN(Agent):
     def double(self) -> bool:
         return self.hyper.double
 
-    def network(self, key: jax.Array) -> QNetwork:
+    def init_params(self, key: jax.Array) -> QNetwork:
         torso_key, head_key = jax.random.split(key)
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
         return QNetwork(body, Linear(head_key, body.features, self.num_actions))
 
-    def beliefs(self, outputs: jax.Array) -> Beliefs:
-        return Beliefs(outputs, epistemic=None, aleatoric=None)
+    def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
+        return Beliefs(outputs)
 
     def explore(
         self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
@@ -59,6 +59,8 @@ class DQN(Agent):
         following = pick(successors.target, jnp.argmax(chooser, axis=-1))
         return td_target(batch, self.hyper.discount, following) - pick(outputs, batch.action)
 
-    def loss(self, outputs: jax.Array, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, outputs: jax.Array, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
         error = self.td_error(outputs, successors, batch)
         return jnp.mean(optax.losses.huber_loss(error)), {"td_error": jnp.mean(jnp.abs(error))}

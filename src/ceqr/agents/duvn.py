@@ -11,7 +11,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ceqr.agents.base import Agent, Batch, Beliefs, Hyperparameters, Memory, Metrics, Successors, pick, td_target
+from ceqr.agents.base import (
+    Agent,
+    AgentState,
+    Batch,
+    Beliefs,
+    Hyperparameters,
+    Memory,
+    Metrics,
+    Successors,
+    pick,
+    td_target,
+)
 from ceqr.networks import Linear, Torso, torso
 
 
@@ -69,16 +80,16 @@ class DUVN(Agent):
 
     hyper: DUVNHyperparameters
 
-    def network(self, key: jax.Array) -> GaussianNetwork:
+    def init_params(self, key: jax.Array) -> GaussianNetwork:
         torso_key, mean_key, std_key = jax.random.split(key, 3)
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
         heads = (Linear(k, body.features, self.num_actions) for k in (mean_key, std_key))
         return GaussianNetwork(body, *heads)
 
-    def forward(self, network: GaussianNetwork, observations: jax.Array, key: jax.Array | None) -> Gaussian:
-        return network(observations, self.hyper.dropout, self.hyper.min_std, key)
+    def forward(self, params: GaussianNetwork, observations: jax.Array, key: jax.Array | None) -> Gaussian:
+        return params(observations, self.hyper.dropout, self.hyper.min_std, key)
 
-    def beliefs(self, outputs: Gaussian) -> Beliefs:
+    def beliefs(self, outputs: Gaussian, state: AgentState) -> Beliefs:
         return Beliefs(outputs.mean, epistemic=outputs.doubt, aleatoric=outputs.std)
 
     def explore(
@@ -86,7 +97,9 @@ class DUVN(Agent):
     ) -> jax.Array:
         return jnp.argmax(outputs.mean + outputs.std * jax.random.normal(key, outputs.mean.shape))
 
-    def loss(self, outputs: Gaussian, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, outputs: Gaussian, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
         following: Gaussian = successors.target
         best = jnp.argmax(following.mean, axis=-1)
         target_mean = td_target(batch, self.hyper.discount, pick(following.mean, best))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ceqr import losses
-from ceqr.agents.base import Agent, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
 from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
 from ceqr.networks import ORTHOGONAL_GAIN, Linear, Torso, torso
 
@@ -66,24 +66,23 @@ class QRDQN(Agent):
     def double(self) -> bool:
         return self.hyper.double
 
-    def network(self, key: jax.Array) -> QuantileNetwork:
+    def init_params(self, key: jax.Array) -> QuantileNetwork:
         hyper = self.hyper
         return QuantileNetwork.build(
             key, self.observation_shape, self.num_actions, hyper.hidden, hyper.torso, hyper.quantiles
         )
 
-    def beliefs(self, outputs: jax.Array) -> Beliefs:
-        return Beliefs(outputs.mean(-1), epistemic=None, aleatoric=outputs.std(-1))
-
-    def quantiles(self, outputs: jax.Array) -> jax.Array:
-        return outputs
+    def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
+        return Beliefs(outputs.mean(-1), aleatoric=outputs.std(-1), quantiles=outputs)
 
     def explore(
         self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
     ) -> jax.Array:
         return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)
 
-    def loss(self, outputs: jax.Array, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, outputs: jax.Array, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
         chooser = successors.target if successors.online is None else successors.online
         target = quantile_targets(successors.target, chooser, batch, self.hyper.discount)
         theta = pick(outputs, batch.action)

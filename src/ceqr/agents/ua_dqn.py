@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from ceqr import losses
-from ceqr.agents.base import Batch, Beliefs, Metrics, Successors, pick
+from ceqr.agents.base import AgentState, Batch, Beliefs, Metrics, Successors, pick
 from ceqr.agents.qr_dqn import QuantileNetwork, quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
 from ceqr.networks import ORTHOGONAL_GAIN
@@ -73,7 +73,7 @@ class UADQN(ThompsonAgent):
 
     hyper: UADQNHyperparameters
 
-    def network(self, key: jax.Array) -> UANetwork:
+    def init_params(self, key: jax.Array) -> UANetwork:
         hyper = self.hyper
         one, first, second = (
             QuantileNetwork.build(
@@ -85,7 +85,7 @@ class UADQN(ThompsonAgent):
         )
         return UANetwork(one, (first, second))
 
-    def frozen(self, params: UANetwork) -> Anchors:
+    def init_frozen(self, params: UANetwork, key: jax.Array) -> Anchors:
         def scale(network: QuantileNetwork) -> jax.Array:
             return jnp.stack([leaf.std() for leaf in jax.tree.leaves(network) if leaf.ndim > 1]).mean()
 
@@ -97,20 +97,20 @@ class UADQN(ThompsonAgent):
         distances = jnp.stack([_squared_distance(p, a) for p, a in zip(params.posteriors, frozen.weights, strict=True)])
         return jnp.sum(self.hyper.noise_scale**2 * distances / (frozen.prior_scale**2 * seen))
 
-    def beliefs(self, outputs: UAOutputs) -> Beliefs:
+    def beliefs(self, outputs: UAOutputs, state: AgentState) -> Beliefs:
         return Beliefs(
             outputs.quantiles.mean(-1),
             epistemic=jnp.sqrt(epistemic_variance(outputs.first, outputs.second)),
             aleatoric=aleatoric_deviation(outputs.first, outputs.second),
+            quantiles=outputs.quantiles,
         )
-
-    def quantiles(self, outputs: UAOutputs) -> jax.Array:
-        return outputs.quantiles
 
     def deviation(self, epistemic: jax.Array) -> jax.Array:
         return self.hyper.lambda_ep * epistemic
 
-    def loss(self, outputs: UAOutputs, successors: Successors, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, outputs: UAOutputs, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
         following = successors.target.quantiles
         target = quantile_targets(following, following, batch, self.hyper.discount)
         terms = [losses.quantile_huber(pick(z, batch.action), target, self.hyper.kappa) for z in outputs]

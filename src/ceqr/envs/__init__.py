@@ -4,9 +4,10 @@ Importing this package is cheap: JAX and the games are imported when an environm
 """
 
 import ast
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from ceqr.errors import nearest
 
 if TYPE_CHECKING:
     from ceqr.envs.base import Environment, EnvState, MissingExtra, TimeStep
@@ -78,14 +79,6 @@ def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             parsed[key] = text
     return parsed
-
-
-def nearest(kind: str, given: str, known: Iterable[str]) -> str:
-    """The sentence about an unknown name: what was probably meant, and what there is."""
-    known = tuple(known)
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.4)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"Unknown {kind} {given!r}{hint}; known are {', '.join(known)}."
 
 
 def __getattr__(name: str) -> Any:

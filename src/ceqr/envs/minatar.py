@@ -35,8 +35,8 @@ import numpy as np
 
 from ceqr.envs import MINATAR_GAMES as GAMES
 from ceqr.envs import MINATAR_PROTOCOLS as PROTOCOLS
-from ceqr.envs import nearest
 from ceqr.envs.base import MissingExtra, TimeStep
+from ceqr.errors import nearest
 
 Fields = dict[str, jax.Array]  # a game's state: the fields of the pgx state that the game itself reads
 Outcomes = Mapping[str, Any]  # what chance decided in one step, by the names of pgx-minatar's arguments

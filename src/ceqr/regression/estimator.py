@@ -12,9 +12,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from ceqr.losses import FLOOR, VARIANTS
+from ceqr.progress import Progress
 from ceqr.regression import conformal, evidence, network
 from ceqr.regression.training import Rows, train
-from ceqr.training.progress import Progress
 
 PREDICTED_ROWS = 4096  # at a time, so that memory does not grow with X
 

@@ -12,6 +12,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from ceqr.files import write_aside, write_json
+from ceqr.provenance import provenance
 from ceqr.regression.estimator import EvidentialQuantileRegressor
 from ceqr.regression.synthetic import (
     DRAWN_ROWS,
@@ -25,8 +27,6 @@ from ceqr.regression.synthetic import (
     overall,
     test_rows,
 )
-from ceqr.training.checkpoint import write_aside
-from ceqr.training.run import provenance, write_json
 
 LOWER, UPPER, TRUTH, DOUBT, OUTSIDE = "#1f4e9c", "#b3282d", "#222222", "#7d3c98", "#e9e9ec"
 

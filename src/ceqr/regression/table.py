@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.model_selection import KFold
 
 from ceqr.errors import UserError
+from ceqr.files import write_aside, write_json
+from ceqr.provenance import provenance
 from ceqr.regression.estimator import EvidentialQuantileRegressor
-from ceqr.training.checkpoint import write_aside
-from ceqr.training.run import provenance, write_json
 
 FOLDS = 5
 FEWEST_ROWS = 20

@@ -7,7 +7,6 @@ that would need it is refused.
 
 import hashlib
 import json
-import os
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from ceqr.errors import UserError
+from ceqr.files import flush, rename, temporary_path, write_aside
 
 KEPT = 2  # the newest, and one to fall back on
 META = "meta"
@@ -27,33 +27,6 @@ Tree = TypeVar("Tree")
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be used; another one was."""
-
-
-def write_aside(path: Path, data: bytes) -> None:
-    """Writes a file so that it is there with all its content or as it was before, whatever happens."""
-    temporary = _temporary(path)
-    with open(temporary, "wb") as file:
-        file.write(data)
-        _flush(file)
-    _rename(temporary, path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _rename(temporary: Path, path: Path) -> None:
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _digest(path: Path) -> str:
@@ -82,7 +55,7 @@ def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
     digest = _digest(temporary)
     # Where the same frame is saved again, its old checksum must not vouch for the new file.
     _checksum_path(path).unlink(missing_ok=True)
-    _rename(temporary, path)
+    rename(temporary, path)
     write_aside(_checksum_path(path), f"{digest}  {path.name}\n".encode())
     # What is newer than this one was passed over as damaged; the rest is old, or was never completed.
     kept = [p for p in complete(folder) if p <= path][:KEPT]
@@ -94,7 +67,7 @@ def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
 
 def save_file(path: Path, tree: Any, meta: dict[str, Any]) -> None:
     """Saves a PyTree and a little JSON as one file of that name, entirely or not at all."""
-    _rename(_write_tree_aside(path, tree, meta), path)
+    rename(_write_tree_aside(path, tree, meta), path)
 
 
 def _write_tree_aside(path: Path, tree: Any, meta: dict[str, Any]) -> Path:
@@ -102,11 +75,11 @@ def _write_tree_aside(path: Path, tree: Any, meta: dict[str, Any]) -> Path:
         name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for name, leaf in _named_leaves(tree)
     }
     assert META not in arrays
-    temporary = _temporary(path)
+    temporary = temporary_path(path)
     try:
         with open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
-            _flush(file)
+            flush(file)
     except BaseException:
         temporary.unlink(missing_ok=True)  # a full disk should not be left fuller
         raise

@@ -22,8 +22,9 @@ from ceqr.agents.base import AgentState, Beliefs
 from ceqr.compilation import jit
 from ceqr.envs.gymnasium import HostEnvironment, HostStep, Lanes, seed_of
 from ceqr.replay import LaneReplay, ReplayState
+from ceqr.runs import EpisodeRow
 from ceqr.training.loop import NEVER, Finished, Groups, Loop, LoopState, Tally, _new_episode, _uncertainties, _where
-from ceqr.training.run import EpisodeRow, episode_rows
+from ceqr.training.run import episode_rows
 
 _NOTHING: Any = ()  # in the place of what a program does not look at
 RESET = 0x2E5E7  # folded into a seed's key for what a reset between two frames draws

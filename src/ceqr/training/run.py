@@ -11,45 +11,27 @@ The tables only grow. A checkpoint remembers how long they were, and resuming cu
 on, so that an interrupted run ends with the same bytes as one that never stopped.
 """
 
-import csv
 import fcntl
-import importlib.metadata
-import json
 import math
 import os
-import platform
-import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ceqr.config import RunConfig, from_json
+from ceqr.config import RunConfig
 from ceqr.errors import UserError
-from ceqr.training.checkpoint import write_aside
+from ceqr.files import claim_folder, write_json
+from ceqr.provenance import provenance
+from ceqr.runs import EPISODE_COLUMNS, FORMAT, RECENT_EPISODES, EpisodeRow, read_episodes
 
 if TYPE_CHECKING:
     from ceqr.training.loop import Finished
 
-FORMAT = 1  # of the run directory; raised when an older one can no longer be resumed
-EPISODE_COLUMNS = ("seed", "frame", "return", "length", "nongreedy", "least_uncertain")
 TIMING_COLUMNS = ("started", "frame", "seconds", "frames_per_second")
-RECENT_EPISODES = 100
-PACKAGES = ("ceqr", "jax", "jaxlib", "equinox", "optax", "numpy", "pgx", "pgx-minatar", "gymnasium", "ale-py")
-
-
-class EpisodeRow(NamedTuple):
-    """One row of episodes.csv."""
-
-    seed: int
-    frame: int  # frames the seed had played when the episode ended
-    total: float
-    length: int
-    nongreedy: float  # share of actions that were not the greedy one
-    least_uncertain: float  # share of actions that were the least uncertain one; NaN if the agent knows none
 
 
 def episode_rows(finished: "Finished", seeds: Sequence[int], start: int) -> list[EpisodeRow]:
@@ -187,19 +169,6 @@ class Run:
         os.close(self._lock)
 
 
-def claim_folder(path: Path) -> None:
-    """Makes a folder to write results to; refuses one that holds anything."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        held = [p for p in path.iterdir() if not p.name.startswith(".")]
-    except OSError as error:
-        raise UserError(f"Cannot write to {path}: {error.strerror}; choose another --out.") from error
-    if held:
-        raise UserError(f"{path} is not empty; choose another --out.")
-    if not os.access(path, os.W_OK):
-        raise UserError(f"Cannot write to {path}: Permission denied; choose another --out.")
-
-
 def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) -> Run:
     """Makes a new run directory; refuses one that holds anything."""
     if (path / "config.json").exists():
@@ -208,73 +177,6 @@ def create(path: Path, config: RunConfig[Any], metric_columns: Sequence[str]) ->
     run = Run(path, config, metric_columns)
     run.write_config(provenance())
     return run
-
-
-def read_config(path: Path) -> tuple[RunConfig[Any], dict[str, Any]]:
-    """The configuration of a run and the versions it was begun with."""
-    return read_config_file(path / "config.json", f"{path} is not a run")
-
-
-def read_config_file(path: Path, complaint: str) -> tuple[RunConfig[Any], dict[str, Any]]:
-    """The same from a run's config.json itself."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{complaint}: there is no {path}.") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise UserError(f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT}).")
-    try:
-        config = from_json(content.pop("config"))
-    except (UserError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} was made by an incompatible version of ceqr.") from error
-    del content["format"]
-    return config, content
-
-
-def provenance() -> dict[str, Any]:
-    """With which versions a run is made."""
-    packages = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {"packages": packages, "python": platform.python_version(), "git_revision": _git_revision()}
-
-
-def _git_revision() -> str | None:
-    """The revision of the checkout that this package runs from, if it does."""
-    here = Path(__file__).parent
-    try:
-        top, revision = (
-            subprocess.run(
-                ["git", "-C", here, "rev-parse", what], capture_output=True, text=True, timeout=5, check=True
-            ).stdout.strip()
-            for what in ("--show-toplevel", "HEAD")
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    # Installed into someone else's repository (a virtual environment in it), its revision says nothing of ours.
-    return revision if (Path(top) / "src" / "ceqr").resolve() in here.resolve().parents else None
-
-
-def read_table(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of a CSV file; a last line that is still being written is left out."""
-    with open(path, newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(line for line in file if line.endswith("\n"))
-
-
-def read_episodes(path: Path) -> Iterator[EpisodeRow]:
-    for row in read_table(path / "episodes.csv"):
-        seed, frame, total, length, nongreedy, least_uncertain = (row[name] for name in EPISODE_COLUMNS)
-        shares = float(nongreedy), float(least_uncertain or "nan")
-        yield EpisodeRow(int(seed), int(frame), float(total), int(length), *shares)
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_aside(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
 def _number(value: float) -> str:

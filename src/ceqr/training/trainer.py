@@ -27,12 +27,14 @@ from ceqr.config import RunConfig
 from ceqr.envs.gymnasium import HostEnvironment
 from ceqr.errors import UserError
 from ceqr.networks import parameter_count
+from ceqr.progress import Progress
+from ceqr.provenance import provenance
+from ceqr.runs import EpisodeRow, read_config
 from ceqr.training import checkpoint
 from ceqr.training import run as run_directory
 from ceqr.training.host import CHUNK_SECONDS, EnvironmentFailed, HostChunks, HostLoop
 from ceqr.training.loop import CHUNK_FRAMES, NEVER, Finished, Groups, Loop, LoopState, join
-from ceqr.training.progress import Progress
-from ceqr.training.run import EpisodeRow, Run, episode_rows
+from ceqr.training.run import Run, episode_rows
 
 FIRST_CHUNK = 20  # frames
 
@@ -79,7 +81,7 @@ def start(config: RunConfig[Any], out: Path, quiet: bool = False) -> None:
 
 def resume(path: Path, frames: int | None = None, quiet: bool = False) -> None:
     """Goes on with a run, to more frames than it was made for if so asked."""
-    config, origin = run_directory.read_config(path)
+    config, origin = read_config(path)
     if frames is not None and frames < config.frames:
         raise UserError(
             f"--frames {frames:,} is less than the run's own {config.frames:,}; a run can only be extended."
@@ -109,7 +111,7 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False) -> None:
 
 
 def _warn_of_other_versions(packages: dict[str, str]) -> None:
-    now = run_directory.provenance()["packages"]
+    now = provenance()["packages"]
     changed = [f"{name} {packages[name]} -> {now.get(name)}" for name in packages if packages[name] != now.get(name)]
     if changed:
         warnings.warn(
