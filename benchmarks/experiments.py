@@ -21,7 +21,8 @@ from ceqr.cli import use_compilation_cache
 from ceqr.compilation import jit
 from ceqr.config import default_config
 from ceqr.networks import Conv3x3
-from ceqr.training.trainer import Chunks, build_loop
+from ceqr.training.compiled import CompiledPlayer
+from ceqr.training.train import player_of
 
 ROWS, UNITS, OUTPUTS, ACTIONS = 33, 1600, 1200, 3
 Way = Callable[[], Any]
@@ -132,15 +133,14 @@ def convolution() -> None:
 
 def first_chunks() -> None:
     """Frames a second of the first chunks after compilation."""
-    config = default_config("ceqr-dqn", "quick", "minatar/breakout")
-    loop = build_loop(config)
-    states = jax.jit(loop.init_seeds)(jnp.arange(1))
-    chunks = Chunks(loop, states, [0], learning_starts=1_000)
-    groups, _ = chunks.play(chunks.split(states), 0, 1_000)
+    player = player_of(default_config("ceqr-dqn", "quick", "minatar/breakout"), learning_starts=1_000)
+    assert isinstance(player, CompiledPlayer)
+    player.start()
+    player.play(0, 1_000)
     frame = 1_000
     for frames in (20, 100, 100, 100, 100, 300, 300):
         began = time.perf_counter()
-        groups, _ = chunks.play(groups, frame, frame + frames)
+        player.play(frame, frame + frames)
         print(f"  frames {frame:,} to {frame + frames - 1:,}: {frames / (time.perf_counter() - began):.0f} frames/s")
         frame += frames
 

@@ -23,13 +23,13 @@ import numpy as np
 import tyro
 
 from ceqr.bench import bare_runner, loop_runner, rounds_in_turns
-from ceqr.bench_sb3 import require_sb3, sb3_runner
+from ceqr.bench_sb3 import require_sb3, sb3_runner, sb3_vector_runner
 from ceqr.cli import use_compilation_cache
 from ceqr.config import RunConfig, default_config
 from ceqr.errors import UserError
 from ceqr.runs import read_config
-from ceqr.training.loop import LoopState
-from ceqr.training.trainer import build_loop, load_state
+from ceqr.training import checkpoint
+from ceqr.training.players import Player
 
 Runner = Callable[[int], None]  # plays that many frames
 
@@ -81,7 +81,7 @@ def config(agent: str, hidden: int, **hyper: Any) -> RunConfig[Any]:
 
 
 def ours(made: RunConfig[Any], seeds: int = 1) -> Runner:
-    return loop_runner(build_loop(made), jnp.arange(seeds))
+    return loop_runner(dataclasses.replace(made, seeds=seeds))
 
 
 def eager(hidden: int) -> Runner:
@@ -95,34 +95,34 @@ def eager(hidden: int) -> Runner:
 def full_replay(size: int) -> Runner:
     """Our loop with a replay of that size that is full from the start."""
 
-    def fill(states: LoopState) -> LoopState:
+    def fill(player: Player) -> None:
+        player.start()
+        (states,) = player.groups
         replay, slots = states.replay, size + 1
         bits = np.random.default_rng(0).integers(256, size=replay.observation.shape, dtype=np.uint8)
-        return states._replace(
-            replay=replay._replace(
-                observation=jnp.asarray(bits),
-                slots=jnp.arange(slots, dtype=jnp.int32)[None],
-                head=jnp.array([size], jnp.int32),
-                newest=jnp.array([size], jnp.int32),
-            )
+        filled = replay._replace(
+            observation=jnp.asarray(bits),
+            slots=jnp.arange(slots, dtype=jnp.int32)[None, None],
+            head=jnp.array([[size]], jnp.int32),
+            newest=jnp.array([[size]], jnp.int32),
         )
+        player.groups = [states._replace(replay=filled)]
 
-    return loop_runner(build_loop(config("ceqr-dqn", 128, replay_size=size)), jnp.arange(1), fill)
+    return loop_runner(config("ceqr-dqn", 128, replay_size=size), fill)
 
 
 def from_run(path: Path) -> list[Program]:
     """A run as it was at its end and as it was at its beginning."""
     made, _ = read_config(path)
-    loop = build_loop(made)
-    saved = load_state(path, loop, made)
+    saved = checkpoint.latest(path / "checkpoints")
     if saved is None:
         raise UserError(f"{path} has no checkpoint.")
-    states, frame = saved[0], saved[1]["frame"]
-    seeds = jnp.array(made.seed_numbers)
-    late = loop_runner(loop, seeds, lambda _: states, frame)
+    frame = saved.meta["frame"]
     return [
-        Program(f"from frame {frame + 1_000:,}", late, made.seeds),
-        Program("from frame 1,000", loop_runner(loop, seeds), made.seeds),
+        Program(
+            f"from frame {frame + 1_000:,}", loop_runner(made, lambda player: player.load(saved), frame), made.seeds
+        ),
+        Program("from frame 1,000", loop_runner(made), made.seeds),
     ]
 
 
@@ -134,18 +134,36 @@ def reference(hidden: int, aim: str) -> Comparison:
         lambda: [
             Program("ceqr", ours(made)),
             Program("eager PyTorch", eager(hidden)),
-            Program("bare arithmetic", bare_runner(build_loop(made), jnp.arange(1))),
+            Program("bare arithmetic", bare_runner(made)),
         ],
     )
 
 
 def versus_sb3() -> list[Program]:
     made = config("qr-dqn", 128)
-    bare = bare_runner(build_loop(made), jnp.arange(1))
+    bare = bare_runner(made)
     return [
         Program("ceqr", ours(made)),
         Program("sb3-contrib", sb3_runner(made)),
         Program("bare arithmetic", bare),
+    ]
+
+
+def cartpole(agent: str) -> RunConfig[Any]:
+    """The setting of docs/performance.md: 256 x 256 units, batch 64, 50 quantiles, an update every 2 frames."""
+    return default_config(agent, "vector", "gymnasium/CartPole-v1")
+
+
+def on_the_host(agent: str) -> list[Program]:
+    made = cartpole(agent)
+    programs = [Program("ceqr", loop_runner(made))]
+    if agent == "qr-dqn":
+        programs.append(Program("sb3-contrib", sb3_vector_runner(made)))
+    compiled = dataclasses.replace(made, env="gymnax/CartPole-v1")
+    return [
+        *programs,
+        Program("ceqr, compiled environment (gymnax)", loop_runner(compiled)),
+        Program("bare arithmetic", bare_runner(made)),
     ]
 
 
@@ -163,7 +181,7 @@ def rival(agent: str) -> Comparison:
     return Comparison(
         f"{agent}, 128 units",
         "0.5",
-        lambda: [Program("ceqr", ours(made)), Program("bare arithmetic", bare_runner(build_loop(made), jnp.arange(1)))],
+        lambda: [Program("ceqr", ours(made)), Program("bare arithmetic", bare_runner(made))],
     )
 
 
@@ -171,6 +189,8 @@ COMPARISONS = {
     "reference-1600": reference(1600, "2.5 eager, 0.7 bare"),
     "reference-128": reference(128, "4 eager, 0.5 bare"),
     "sb3": Comparison("QR-DQN, 128 units", "5 sb3, 0.5 bare", versus_sb3),
+    "cartpole": Comparison("QR-DQN on CartPole-v1", "4 sb3", lambda: on_the_host("qr-dqn")),
+    "cartpole-ceqr": Comparison("CEQR-DQN on CartPole-v1", "740 frames/s", lambda: on_the_host("ceqr-dqn")),
     "seeds-128": many_seeds(128, "1.3"),
     "seeds-1600": many_seeds(1600, "1.3"),
     "replay": Comparison(

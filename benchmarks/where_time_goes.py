@@ -22,8 +22,8 @@ import tyro
 
 from ceqr.compilation import jit
 from ceqr.config import default_config
-from ceqr.training.loop import CHUNK_FRAMES
-from ceqr.training.trainer import build_loop
+from ceqr.training.compiled import CHUNK_FRAMES, CompiledPlayer
+from ceqr.training.train import player_of
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,12 @@ class Options:
 def main(options: Options) -> None:
     config = default_config(options.agent, "quick", options.env)
     config = dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, hidden=(options.hidden,)))
-    loop = build_loop(config)
-    states = jax.jit(loop.init_seeds)(jnp.arange(options.seeds))
+    player = player_of(dataclasses.replace(config, seeds=options.seeds))
+    assert isinstance(player, CompiledPlayer)
+    states = jax.jit(player.init_group)(jnp.arange(options.seeds))
     zero = jnp.int32(0)
     play, learn = (
-        jit(partial(loop.chunk, learning=learning), donate_argnums=0).lower(states, zero, zero).compile()
+        jit(partial(player.chunk, learning=learning), donate_argnums=0).lower(states, zero, zero).compile()
         for learning in (False, True)
     )
     hlo = learn.as_text()

@@ -15,13 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from ceqr.agents.base import AgentState
 from ceqr.compilation import jit, side_by_side
 from ceqr.config import RunConfig
-from ceqr.networks import parameter_count
-from ceqr.training.loop import CHUNK_FRAMES, Loop, LoopState
-from ceqr.training.trainer import Chunks, build_loop
+from ceqr.training.compiled import CHUNK_FRAMES
+from ceqr.training.players import Player
+from ceqr.training.train import player_of
 
 WARM_UP = 20  # frames; the first ones after compilation are slower
 
@@ -48,16 +49,13 @@ class Measurement:
 
 def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement:
     """Measures loop and bare arithmetic `repeats` times each, about `seconds` long."""
-    loop = build_loop(config)
-    seeds = jnp.arange(config.seeds)
-    whole, bare = in_turns([loop_runner(loop, seeds), bare_runner(loop, seeds)], seconds, repeats)
-    params = jax.eval_shape(loop.init, jnp.int32(0)).agent.params
+    whole, bare = in_turns([loop_runner(config), bare_runner(config)], seconds, repeats)
     return Measurement(
         env=config.env,
         agent=config.agent,
         hidden=config.hyper.hidden,
         seeds=config.seeds,
-        parameters=parameter_count(params),
+        parameters=player_of(config).parameters(),
         loop=whole * config.seeds,
         bare=bare * config.seeds,
     )
@@ -85,36 +83,36 @@ def _rate(run: Callable[[int], None], frames: int) -> float:
 
 
 def loop_runner(
-    loop: Loop, seeds: jax.Array, prepare: Callable[[LoopState], LoopState] = lambda states: states, frame: int = 0
+    config: RunConfig[Any], prepare: Callable[[Player], None] = Player.start, frame: int = 0
 ) -> Callable[[int], None]:
-    """Plays that many frames of the whole loop, learning in each, as `ceqr train` does.
+    """Plays that many frames of the whole loop, learning, as `ceqr train` does, in either kind of environment.
 
-    What is measured begins after a chunk of frames without learning, so that batches are drawn from many episodes;
-    `prepare` may change the initial states of all seeds, and `frame` is theirs.
+    What is measured begins after some frames without learning, so that batches are drawn from many episodes;
+    `prepare` makes the states of all seeds, and `frame` is theirs.
     """
-    states = prepare(jax.jit(loop.init_seeds)(seeds))
-    chunks = Chunks(loop, states, list(range(len(seeds))), learning_starts=frame + CHUNK_FRAMES)
-    groups, _ = chunks.play(chunks.split(states), frame, frame + CHUNK_FRAMES)
-    frame += CHUNK_FRAMES
+    player = player_of(config, learning_starts=frame + CHUNK_FRAMES)
+    prepare(player)
 
     def run(frames: int) -> None:
-        nonlocal groups, frame
-        groups, _ = chunks.play(groups, frame, frame + frames)
-        jax.block_until_ready([group.observation for group in groups])
-        frame += frames
+        nonlocal frame
+        last = frame + frames
+        while frame < last:
+            frame, _ = player.run(frame, last)
 
+    run(CHUNK_FRAMES)
     return run
 
 
-def bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
+def bare_runner(config: RunConfig[Any]) -> Callable[[int], None]:
     """Does the arithmetic of that many frames, on the cores as `loop_runner` does."""
-    agent, env = loop.agent, loop.env
-    at_once = side_by_side(len(seeds))
+    agent = player_of(config).loop.agent
+    at_once, every = side_by_side(config.seeds), agent.hyper.update_every
     # Several batches, so that nothing can be moved out of the loop.
-    shape = (16, agent.hyper.batch_size + 1, *env.observation_shape)
+    shape = (16, agent.hyper.batch_size + 1, *agent.observation_shape)
     batches = jax.random.bernoulli(jax.random.key(0), 0.1, shape).astype(jnp.float32)
 
-    def frame(i: jax.Array, state: AgentState) -> AgentState:
+    def update(i: jax.Array, state: AgentState) -> AgentState:
+        """One update, and the forward passes to act on in the frames that go without."""
         x = batches[i % len(batches)]
 
         def objective(params: Any) -> jax.Array:
@@ -122,18 +120,23 @@ def bare_runner(loop: Loop, seeds: jax.Array) -> Callable[[int], None]:
             return sum((jnp.sum(out**2) for out in jax.tree.leaves(outputs)), jnp.zeros(()))
 
         # Of the target network only what values the successors is needed, as in the real loss.
-        target = jax.vmap(agent.beliefs)(agent.forward(state.target, x[1:], None)).mean
-        grads = jax.grad(lambda params: objective(params) * jnp.mean(target))(state.params)
-        return agent._apply(state, grads)
+        target = jnp.mean(agent.beliefs_of(state, agent.forward(state.target, x[1:], None)).mean)
+        for frame in range(every - 1):
+            target += jnp.mean(agent.beliefs_of(state, agent.forward(state.params, x[frame : frame + 1], None)).mean)
+        updates, optimiser = agent.optimiser.update(
+            jax.grad(lambda params: objective(params) * target)(state.params), state.optimiser, state.params
+        )
+        return state._replace(params=optax.apply_updates(state.params, updates), optimiser=optimiser)
 
     chunk = jit(
-        lambda state, frames: jax.lax.fori_loop(0, frames, frame, state), one_thread=at_once > 1, donate_argnums=0
+        lambda state, updates: jax.lax.fori_loop(0, updates, update, state), one_thread=at_once > 1, donate_argnums=0
     )
-    states = [jax.jit(agent.init)(jax.random.key(seed)) for seed in seeds]
+    states = [jax.jit(agent.init)(jax.random.key(seed)) for seed in config.seed_numbers]
 
     def run(frames: int) -> None:
         nonlocal states
+        updates = jnp.int32(max(1, frames // every))
         with ThreadPoolExecutor(at_once) as pool:
-            states = list(pool.map(lambda state: jax.block_until_ready(chunk(state, jnp.int32(frames))), states))
+            states = list(pool.map(lambda state: jax.block_until_ready(chunk(state, updates)), states))
 
     return run

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from ceqr.bench import in_turns, loop_runner
 from ceqr.config import RunConfig
 from ceqr.errors import UserError
-from ceqr.training.loop import CHUNK_FRAMES
-from ceqr.training.trainer import build_loop
+from ceqr.training.compiled import CHUNK_FRAMES
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,31 @@ def require_sb3() -> None:
 
 def measure_sb3(config: RunConfig[Any], seconds: float, repeats: int) -> Versus:
     """Measures both about `seconds` long, `repeats` times, in turns; medians."""
-    runners = [loop_runner(build_loop(config), jnp.arange(1)), sb3_runner(config)]
+    runners = [loop_runner(config), sb3_runner(config)]
     return Versus(*in_turns(runners, seconds, repeats))
+
+
+def sb3_vector_runner(config: RunConfig[Any]) -> Callable[[int], None]:
+    """sb3-contrib's QR-DQN in a Gymnasium environment with vectors, with our settings."""
+    from sb3_contrib import QRDQN
+
+    hyper = config.hyper
+    model = QRDQN(
+        "MlpPolicy",
+        config.env.partition("/")[2],
+        learning_rate=hyper.learning_rate,
+        buffer_size=hyper.replay_size,
+        learning_starts=CHUNK_FRAMES,
+        batch_size=hyper.batch_size,
+        gamma=hyper.discount,
+        train_freq=hyper.update_every,
+        gradient_steps=1,
+        target_update_interval=hyper.target_period,
+        policy_kwargs={"net_arch": list(hyper.hidden), "n_quantiles": hyper.quantiles},
+        device="cpu",
+        seed=0,
+    )
+    return _learner(model)
 
 
 def sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
@@ -113,6 +134,10 @@ def sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
         device="cpu",
         seed=0,
     )
+    return _learner(model)
+
+
+def _learner(model: Any) -> Callable[[int], None]:
     model.learn(CHUNK_FRAMES)  # fills replay, as for ours
 
     def run(frames: int) -> None:

@@ -15,38 +15,35 @@ import os
 import re
 import signal
 import threading
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ceqr import envs
+from ceqr import arrays, envs
 from ceqr.agents import agent_classes
-from ceqr.agents.base import Agent, AgentState, Hyperparameters
-from ceqr.agents.base import Beliefs as BatchBeliefs
-from ceqr.config import build, default_hyper, fitting_preset
-from ceqr.envs.gymnasium import HostEnvironment, from_env
+from ceqr.agents.base import LARGEST, Agent, AgentState, Beliefs, Hyperparameters
+from ceqr.compilation import jit
+from ceqr.config import build, default_hyper, fitting_preset, make_env, require_trust
 from ceqr.envs.observations import ObservationFormat
 from ceqr.errors import UserError
 from ceqr.evaluate import play_episodes
 from ceqr.progress import Progress
 from ceqr.provenance import provenance
-from ceqr.runs import read_config
-from ceqr.training import checkpoint
-from ceqr.training.host import EnvironmentFailed, HostLoop
-from ceqr.training.loop import NEVER, Groups, Loop, LoopState
-from ceqr.training.trainer import Chunks, HostChunks, build_loop, load_state, loop_of, make_chunks, signals
+from ceqr.runs import EpisodeRow, read_agent, read_config
+from ceqr.streams import Stream, stream
+from ceqr.training import signals
+from ceqr.training.players import EnvironmentFailed, Player, make_loop, make_player
+from ceqr.training.run_loop import Diverged, check_parameters, run_loop
 
 if TYPE_CHECKING:
     import gymnasium
 
-FORMAT = 1  # of a saved agent
-PREDICTION = 0x94ED1C7  # folded into the seed's key, so that no number is shared with its training
+FORMAT = 2  # of a saved agent
 
 SB3_NAMES = {  # what users of Stable-Baselines3 may look for
     "buffer_size": "replay_size",
@@ -63,35 +60,10 @@ SB3_NAMES = {  # what users of Stable-Baselines3 may look for
 }
 
 
-@dataclass(frozen=True)
-class Beliefs:
-    """What an agent believes about each action; None for what it does not estimate.
-
-    For one observation, arrays are [actions] and quantiles [actions, N]; for a batch, they have a leading axis more.
-    """
-
-    mean: np.ndarray
-    """Expected return."""
-    epistemic: Any
-    """The agent's own doubt, in the unit of returns: more experience would lower it."""
-    aleatoric: Any
-    """The world's noise, in the unit of returns: more experience would not."""
-    quantiles: Any
-    """Quantiles of the return at the levels (i - 1/2) / N."""
-
-
-class _Session(NamedTuple):
-    """Training under way: what learning needs besides the agent."""
-
-    loop: Loop
-    chunks: Chunks | HostChunks
-    groups: Groups
-
-
-class Learner:
+class TrainableAgent:
     """What the six classes share."""
 
-    agent_name: ClassVar[str]
+    agent_name: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -117,14 +89,18 @@ class Learner:
             max_episode_frames: Frames after which an episode is truncated; 0 for no limit of our own.
             hyperparameters: Any option of the agent, as in `ceqr train --help`, with underscores.
         """
+        if not self.agent_name:
+            raise TypeError(f"{type(self).__name__} is no agent; use one of {', '.join(c.__name__ for c in CLASSES)}.")
+        seed = _whole("seed", seed, 0, LARGEST)
+        num_envs = _whole("num_envs", num_envs, 1, 4_096)
         with _as_value_errors():
-            made, name = _make_env(env, num_envs, env_kwargs, protocol, max_episode_frames)
-            preset = preset or (fitting_preset(made.observation_shape) if _on_host(made) else "paper")
+            made, name = _make_env(env, env_kwargs, protocol, max_episode_frames)
+            self._check_lanes(made, num_envs)
+            preset = preset or fitting_preset(made)
             hyper = self._hyperparameters(default_hyper(self.agent_name, preset, name or ""), hyperparameters)
-        self._setup(hyper, _observations(made), made.num_actions, _first_action(made), seed)
+        self._setup(hyper, envs.observation_format(made), made.num_actions, envs.first_action(made), seed)
         self._env, self._env_name, self._num_envs = made, name, num_envs
-        agent_key = jax.random.split(jax.random.key(seed), 4)[0]  # as in a run of that seed
-        self._state: AgentState = jax.jit(self._agent.init)(agent_key)
+        self._publish(jax.jit(self._agent.init)(stream(seed, Stream.AGENT)))  # as in a run of that seed
 
     def _setup(
         self, hyper: Hyperparameters, form: ObservationFormat, num_actions: int, first_action: int, seed: int
@@ -141,9 +117,10 @@ class Learner:
         self._env: Any = None
         self._env_name: str | None = None
         self._num_envs = 1
-        self._session: _Session | None = None
-        self._learning, self._compiling = threading.Lock(), threading.Lock()
-        self._compiled: set[Any] = set()
+        self._player: Player | None = None  # of training under way
+        self._learning, self._compiling, self._exploring = (threading.Lock() for _ in range(3))
+        self._programs: dict[Any, Any] = {}  # of `predict`, by what they are for
+        self._memories: dict[int, Any] = {}  # what was drawn for the episodes that `predict` explores, by their number
         self._predictions = itertools.count()
 
     @classmethod
@@ -157,7 +134,10 @@ class Learner:
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
         if isinstance(plain.get("hidden"), int):
             plain["hidden"] = (plain["hidden"],)
-        hyper = build(type(base), dataclasses.asdict(base) | plain)
+        try:
+            hyper = build(type(base), dataclasses.asdict(base) | plain)
+        except ValueError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
         hyper.check()
         return hyper
 
@@ -165,31 +145,39 @@ class Learner:
     def num_actions(self) -> int:
         return self._agent.num_actions
 
-    def set_env(self, env: "str | gymnasium.Env", *, num_envs: int = 1, **options: Any) -> None:
+    def set_env(
+        self,
+        env: "str | gymnasium.Env",
+        *,
+        num_envs: int = 1,
+        env_kwargs: dict[str, Any] | None = None,
+        protocol: str = "paper",
+        max_episode_frames: int = 0,
+    ) -> None:
         """Gives a loaded agent an environment to learn in; replay starts empty, and learning with it."""
+        num_envs = _whole("num_envs", num_envs, 1, 4_096)
         with _as_value_errors():
-            made, name = _make_env(
-                env,
-                num_envs,
-                options.pop("env_kwargs", None),
-                options.pop("protocol", "paper"),
-                options.pop("max_episode_frames", 0),
-            )
-        if options:
-            raise TypeError(f"set_env has no option {next(iter(options))!r}.")
-        if _observations(made) != self._observations or made.num_actions != self.num_actions:
+            made, name = _make_env(env, env_kwargs, protocol, max_episode_frames)
+        self._check_lanes(made, num_envs)
+        form = envs.observation_format(made)
+        if form != self._observations or made.num_actions != self.num_actions:
             raise ValueError(
-                f"The environment has {made.num_actions} actions and observations of {_observations(made).describe()}; "
+                f"The environment has {made.num_actions} actions and observations of {form.describe()}; "
                 f"the agent was made for {self.num_actions} actions and {self._observations.describe()}."
             )
-        self._first_action = _first_action(made)
+        self._first_action = envs.first_action(made)
         self._end_session()
         self._env, self._env_name, self._num_envs = made, name, num_envs
 
+    @staticmethod
+    def _check_lanes(env: Any, num_envs: int) -> None:
+        if num_envs > 1 and not getattr(env, "owned", True):
+            raise ValueError("num_envs needs the name of an environment, not a made one: there is but one of it.")
+
     def _end_session(self) -> None:
-        if self._session is not None:
-            self._session.chunks.close()
-        self._session = None
+        if self._player is not None:
+            self._player.close()
+        self._player = None
 
     def _require_env(self) -> Any:
         if self._env is None:
@@ -198,61 +186,60 @@ class Learner:
 
     def learn(self, frames: int, progress_bar: bool = False) -> Self:
         """Plays and learns for so many more frames; going on is the same as not having stopped."""
-        if frames < 1:
-            raise ValueError(f"frames must be at least 1, not {frames}.")
-        with self._learning, signals() as received:
+        frames = _whole("frames", frames, 1, LARGEST - self.frames)
+        with self._learning, signals.collected() as received:
             self._learn(self.frames + frames, progress_bar, received)
         if received:
             signal.raise_signal(received[0])  # after the agent is whole again: KeyboardInterrupt, usually
         return self
 
     def _learn(self, last: int, progress_bar: bool, received: list[int]) -> None:
-        session = self._session or self._begin_session()
-        with Progress("learning", last, start=self.frames, quiet=not progress_bar) as progress:
-            while self.frames < last and not received:
-                failure = None
-                try:
-                    groups, self.frames, rows = session.chunks.run(session.groups, self.frames, last)
-                except EnvironmentFailed as failed:
-                    groups, self.frames, rows, failure = failed.groups, failed.frame, failed.episodes, failed.__cause__
-                self._session = session = session._replace(groups=groups)
-                self.returns += [row.total for row in rows]
-                self._publish(*groups)
-                if failure is not None:
-                    raise failure
-                recent = self.returns[-100:]
-                status = f"return {np.mean(recent):.2f}" if recent else ""
-                progress.update(min(self.frames, last), status, session.chunks.frames_per_second)
+        player = self._player or self._begin_session()
+        listener = _Pupil(self, player)
+        try:
+            with Progress("learning", last, start=self.frames, quiet=not progress_bar) as progress:
+                run_loop(player, self.frames, last, listener, received, progress)
+        except EnvironmentFailed as failed:
+            raise failed.__cause__ or failed from None
+        except BaseException as error:
+            # What the player held is lost or not to be used; the agent is as it was when the player last looked up.
+            self._end_session()
+            if isinstance(error, Diverged):
+                raise FloatingPointError(
+                    f"{error}; the agent is as it was at frame {self.frames:,}, about a second before."
+                ) from error
+            raise
 
-    def _begin_session(self) -> _Session:
-        loop = loop_of(self.agent_name, self.hyperparameters, self._require_env(), self._num_envs)
-        states = jax.jit(loop.init_seeds)(jnp.array([self.seed], jnp.int32))
-        states = states._replace(agent=jax.tree.map(lambda leaf: jnp.array(leaf)[None], self._state))
+    def _begin_session(self) -> Player:
+        env = self._require_env()
+        loop = make_loop(self.agent_name, self.hyperparameters, env, self._num_envs)
         # Replay is empty, so learning starts after as many frames as at first.
         starts = self.frames + self.hyperparameters.learning_starts
-        chunks = make_chunks(loop, states, [self.seed], starts)
-        self._session = _Session(loop, chunks, chunks.split(states))
-        return self._session
+        self._player = make_player(loop, env, [self.seed], starts)
+        self._player.start(self._state)
+        return self._player
 
-    def _publish(self, states: LoopState) -> None:
-        """Makes what was learned visible to `predict`: copies, because training gives its own arrays away."""
-        state: AgentState = jax.tree.map(lambda leaf: jnp.array(leaf[0]), states.agent)
-        # The last update may have been the one that broke the network: its loss would tell only in the next frame.
-        whole = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
-        if int(states.nonfinite[0]) != NEVER or not whole:
-            self._end_session()
-            raise FloatingPointError(
-                f"The loss was not finite before frame {self.frames:,}; the agent is as it was about a second before."
-            )
+    def _publish(self, state: AgentState) -> None:
+        """Makes what was learned visible to `predict`."""
         self._state = state
+        # Taken apart once, not in every prediction: that would take longer than the network.
+        self._leaves = tuple(jax.tree.leaves(state._replace(target=(), optimiser=())))
 
-    def predict(self, observation: Any, explore: bool = False, lambda_al: float | None = None) -> tuple[Any, Beliefs]:
+    def predict(
+        self,
+        observation: Any,
+        explore: bool = False,
+        lambda_al: float | None = None,
+        episode_start: Any = False,
+    ) -> tuple[Any, Beliefs]:
         """The action to take, and what the agent believes about every action.
 
         Args:
             observation: One, or a batch with a leading axis. The first call for a shape compiles.
             explore: Whether to act as in learning (Thompson sample, random action, ...) instead of greedily.
             lambda_al: Aversion to risk: weight of the aleatoric uncertainty; the agent's own unless given.
+            episode_start: With `explore`: whether the observation begins an episode (for a batch: which do). What an
+                agent draws once an episode, such as Bootstrapped DQN's head, is then drawn anew; else it is kept.
 
         Returns:
             An integer for one observation, an array for a batch; and the beliefs, as NumPy arrays.
@@ -261,11 +248,41 @@ class Learner:
         own = getattr(self.hyperparameters, "lambda_al", 0.0)
         if lambda_al is not None:
             self._check_risk(lambda_al, explore)
-        told = self._decide(batch, explore, own if lambda_al is None else float(lambda_al))
-        actions, beliefs, quantiles = jax.tree.map(lambda x: np.asarray(x)[0] if single else np.asarray(x), told)
-        actions = actions + self._first_action
-        told = Beliefs(beliefs.mean, beliefs.epistemic, beliefs.aleatoric, quantiles)
-        return (int(actions) if single else actions), told
+        risk = np.float32(own if lambda_al is None else lambda_al)
+        if explore:
+            told = self._explore(batch, risk, episode_start)
+        else:
+            told = self._program(False, batch)(self._leaves, batch, risk)
+        actions, beliefs = _unpack(np.asarray(told), _belief_shapes(self._agent), single)
+        actions += self._first_action
+        return (int(actions) if single else actions), beliefs
+
+    def _explore(self, batch: np.ndarray, risk: np.float32, episode_start: Any) -> Any:
+        rows = len(batch)
+        try:
+            starts = np.broadcast_to(np.asarray(episode_start, bool), (rows,))
+        except ValueError as error:
+            raise ValueError(f"episode_start must be True, False or {rows} of them, one for each row.") from error
+        program = self._program(True, batch)
+        with self._exploring:
+            if rows not in self._memories:
+                starts = np.ones(rows, bool)
+            numbers = np.array([self.frames, self.seed, next(self._predictions) % 2**31], np.int32)
+            told, self._memories[rows] = program(self._leaves, batch, risk, self._memories.get(rows), starts, numbers)
+        return told
+
+    def _program(self, explore: bool, batch: np.ndarray) -> Any:
+        """What predicts for a batch of that shape."""
+        key = (explore, batch.shape)
+        if key not in self._programs:
+            # Several threads that come with a new shape wait for the first one to compile it.
+            with self._compiling:
+                state = jax.eval_shape(self._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
+                program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state))
+                if not explore:
+                    program(self._leaves, batch, np.float32(0))
+                self._programs[key] = program
+        return self._programs[key]
 
     def _check_risk(self, lambda_al: float, explore: bool) -> None:
         name = type(self).__name__
@@ -276,31 +293,20 @@ class Learner:
         if self.agent_name == "duvn" and explore:
             raise ValueError(f"{name} explores by drawing from its returns, so lambda_al is for explore=False.")
 
-    def _decide(self, batch: np.ndarray, explore: bool, lambda_al: float) -> Any:
-        key = (explore, batch.shape)
-        # Several threads that come with a new shape wait for the first one to compile it.
-        with nullcontext() if key in self._compiled else self._compiling:
-            numbers = np.float32(lambda_al), np.int32(self.frames), np.int32(self.seed), np.int32(self._next_number())
-            told = _decide(self._agent, explore, self._state.params, batch, *numbers)
-            self._compiled.add(key)
-        return told
-
-    def _next_number(self) -> int:
-        return next(self._predictions) % 2**31
-
     def evaluate(self, episodes: int = 10, max_episode_frames: int = 50_000, seed: int | None = None) -> np.ndarray:
         """The returns of greedy episodes, on randomness that training never saw; the same whenever it is asked."""
-        for name, value in (("episodes", episodes), ("max_episode_frames", max_episode_frames)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}.")
-        loop = loop_of(self.agent_name, self.hyperparameters, self._require_env())
-        if self._session is not None and isinstance(loop, HostLoop) and not loop.env.owned:
-            self._session.chunks.close()  # there is but one environment: learning will begin a new episode in it
-        number = self.seed if seed is None else seed
-        return np.array(play_episodes(loop, self._state.params, number, episodes, max_episode_frames)[0])
+        episodes = _whole("episodes", episodes, 1, LARGEST)
+        max_episode_frames = _whole("max_episode_frames", max_episode_frames, 1, LARGEST)
+        seed = self.seed if seed is None else _whole("seed", seed, 0, LARGEST)
+        env = self._require_env()
+        if self._player is not None and not getattr(env, "owned", True):
+            self._player.close()  # there is but one environment: learning will begin a new episode in it
+        return np.array(play_episodes(self._agent, self._state, env, seed, episodes, max_episode_frames)[0])
 
     def save(self, path: "str | os.PathLike[str]") -> None:
-        """Writes the agent to one file: parameters, target network, optimiser; not replay and environment."""
+        """Writes the agent to one file: all that it has learned; not replay and environment."""
+        if Path(path).is_dir():
+            raise ValueError(f"{path} is a folder; save needs the name of a file, such as {Path(path, 'agent.ceqr')}.")
         meta = {
             "format": FORMAT,
             "agent": self.agent_name,
@@ -313,7 +319,7 @@ class Learner:
             "env": self._env_name,
             "packages": provenance()["packages"],
         }
-        checkpoint.save_file(Path(path), self._state, meta)
+        arrays.save_file(Path(path), self._state, meta)
 
     @classmethod
     def load(cls, path: "str | os.PathLike[str]", env: "str | gymnasium.Env | None" = None) -> Self:
@@ -323,9 +329,9 @@ class Learner:
         """
         path = Path(path)
         with _as_value_errors():
-            meta = checkpoint.load_meta(path)
-            agent = cls._from_meta(path, meta)
-            agent._state, _ = checkpoint.load_file(path, jax.eval_shape(agent._agent.init, jax.random.key(0)))
+            meta = arrays.load_meta(path)
+            agent = _class_for(cls, meta.get("agent"))._from_meta(path, meta)
+            agent._publish(arrays.load_file(path, jax.eval_shape(agent._agent.init, jax.random.key(0)))[0])
         if env is not None:
             agent.set_env(env)
         return agent
@@ -354,97 +360,185 @@ class Learner:
         return agent
 
     @classmethod
-    def from_run(cls, path: "str | os.PathLike[str]", seed: int | None = None) -> Self:
-        """The agent of a run that `ceqr train` made: of its first seed unless another is given."""
+    def from_run(cls, path: "str | os.PathLike[str]", seed: int | None = None, imports: tuple[str, ...] = ()) -> Self:
+        """The agent of a run that `ceqr train` made: of its first seed unless another is given.
+
+        imports: modules that the run's environment names and that may be imported: their code runs.
+        """
+        path = Path(path)
         with _as_value_errors():
-            config, _ = read_config(Path(path))
+            config, _ = read_config(path)
+            cls = _class_for(cls, config.agent)
             if config.agent != cls.agent_name:
                 right = next((c.__name__ for c in CLASSES if c.agent_name == config.agent), "another class")
                 raise UserError(f"{path} is a run of {config.agent}; load it with {right}.from_run.")
             seed = config.seed_start if seed is None else seed
             if seed not in config.seed_numbers:
                 raise UserError(f"{path} has no seed {seed}; it has {', '.join(map(str, config.seed_numbers))}.")
-            loop = build_loop(config)
-            saved = load_state(Path(path), loop, config)
-            if saved is None:
-                raise UserError(f"{path} has no checkpoint yet; train it for longer.")
-        agent = cls.__new__(cls)
-        env: Any = loop.env
-        agent._setup(config.hyper, _observations(env), env.num_actions, _first_action(env), seed)
+            require_trust(config, imports, str(path))
+            env = config.make_env()
+            agent = cls.__new__(cls)
+            agent._setup(config.hyper, envs.observation_format(env), env.num_actions, envs.first_action(env), seed)
+            row = config.seed_numbers.index(seed)
+            state, agent.frames = read_agent(path, agent._agent, row, whole=True)
         agent._env, agent._env_name, agent._num_envs = env, config.env, config.num_envs
-        agent.frames = int(saved[1]["frame"])
-        agent._state = jax.tree.map(lambda leaf: leaf[config.seed_numbers.index(seed)], saved[0].agent)
+        agent._publish(state)
         return agent
 
 
-class CEQRDQN(Learner):
+class CEQRDQN(TrainableAgent):
     """CEQR-DQN: both uncertainties, calibrated; explores by its own doubt (Stutts et al., 2024)."""
 
     agent_name = "ceqr-dqn"
 
 
-class DQN(Learner):
+class DQN(TrainableAgent):
     """DQN: values alone; explores at random (Mnih et al., 2015)."""
 
     agent_name = "dqn"
 
 
-class QRDQN(Learner):
+class QRDQN(TrainableAgent):
     """QR-DQN: quantiles of the return; explores at random (Dabney et al., 2017)."""
 
     agent_name = "qr-dqn"
 
 
-class BootstrappedDQN(Learner):
+class BootstrappedDQN(TrainableAgent):
     """Bootstrapped DQN: the disagreement of its heads is its doubt (Osband et al., 2016)."""
 
     agent_name = "bootstrapped-dqn"
 
 
-class DUVN(Learner):
+class DUVN(TrainableAgent):
     """DUVN: Gaussian returns, and dropout as doubt (Moerland et al., 2017)."""
 
     agent_name = "duvn"
 
 
-class UADQN(Learner):
+class UADQN(TrainableAgent):
     """UA-DQN: two anchored posterior networks tell doubt from noise (Clements et al., 2020)."""
 
     agent_name = "ua-dqn"
 
 
-CLASSES: tuple[type[Learner], ...] = (CEQRDQN, DQN, QRDQN, BootstrappedDQN, DUVN, UADQN)
+CLASSES: tuple[type[TrainableAgent], ...] = (CEQRDQN, DQN, QRDQN, BootstrappedDQN, DUVN, UADQN)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _decide(
-    agent: Agent,
-    explore: bool,
-    network: Any,
-    observations: jax.Array,
-    lambda_al: jax.Array,
-    frame: jax.Array,
-    seed: jax.Array,
-    number: jax.Array,
-) -> tuple[jax.Array, BatchBeliefs, jax.Array | None]:
-    """Actions [batch], beliefs and quantiles. Risk is subtracted here, so the agent's own aversion is set to none."""
-    if hasattr(agent.hyper, "lambda_al"):
-        agent = dataclasses.replace(agent, hyper=dataclasses.replace(agent.hyper, lambda_al=0.0))
-    outputs = agent.forward(network, observations, None)
-    beliefs = jax.vmap(agent.beliefs)(outputs)
-    averse = beliefs
-    if beliefs.aleatoric is not None:
-        averse = beliefs._replace(mean=beliefs.mean - lambda_al * beliefs.aleatoric)
-    if explore:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), PREDICTION), number)
-        forward_key, *keys = jax.random.split(key, 3)
-        act_keys, memory_keys = (jax.random.split(k, len(observations)) for k in keys)
-        drawn = agent.forward(network, observations, forward_key)
-        memory = jax.vmap(agent.init_memory)(memory_keys)
-        actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(drawn, averse, memory, frame, act_keys)
-    else:
-        actions = jax.vmap(agent.greedy)(averse)
-    return actions, beliefs, jax.vmap(agent.quantiles)(outputs)
+def _class_for(cls: Any, name: Any) -> Any:
+    """The class of an agent's name where the caller named none."""
+    return next((c for c in CLASSES if c.agent_name == name), cls) if cls is TrainableAgent else cls
+
+
+class _Pupil:
+    """Listens to the run loop for an agent: collects returns, and publishes what was learned."""
+
+    log_every = None
+
+    def __init__(self, agent: TrainableAgent, player: Player):
+        self._agent, self._player = agent, player
+
+    def episodes(self, rows: list[EpisodeRow]) -> None:
+        self._agent.returns += [row.total for row in rows]
+
+    def metrics(self, frame: int) -> None:
+        """They are not asked for."""
+
+    def looked_up(self, frame: int, last: bool) -> None:
+        check_parameters(self._player, frame)
+        # Copies, because the player gives its own arrays away.
+        (group,) = self._player.groups
+        self._agent._publish(jax.tree.map(lambda leaf: jnp.array(leaf[0]), group.agent))
+        self._agent.frames = frame
+
+    def status(self) -> str:
+        recent = self._agent.returns[-100:]
+        return f"return {np.mean(recent):.2f}" if recent else ""
+
+
+# Predictions: one program an agent and shape, which takes the state's leaves and returns one vector a row (action,
+# then beliefs end to end). Handing over one array each way takes less time than a small network's arithmetic.
+
+
+def _averse(agent: Agent, beliefs: Beliefs, lambda_al: jax.Array) -> Beliefs:
+    if beliefs.aleatoric is None:
+        return beliefs
+    return beliefs._replace(mean=beliefs.mean - lambda_al * beliefs.aleatoric)
+
+
+def _neutral(agent: Agent) -> Agent:
+    """The agent without its own aversion to risk, which `predict` subtracts itself."""
+    if not hasattr(agent.hyper, "lambda_al"):
+        return agent
+    return dataclasses.replace(agent, hyper=dataclasses.replace(agent.hyper, lambda_al=0.0))
+
+
+def _pack(actions: jax.Array, beliefs: Beliefs) -> jax.Array:
+    parts = [actions.astype(jnp.float32)[:, None], *jax.tree.leaves(beliefs)]
+    return jnp.concatenate([part.reshape(len(actions), -1) for part in parts], axis=1)
+
+
+@cache
+def _belief_shapes(agent: Agent) -> tuple[tuple[int, ...] | None, ...]:
+    """The shapes of what an agent believes of one observation; None for what it does not estimate."""
+
+    def believe(key: jax.Array) -> Beliefs:
+        state = agent.init(key)
+        outputs = agent.forward(state.params, jnp.zeros((1, *agent.observation_shape)), None)
+        return agent.beliefs_of(state, outputs)
+
+    return tuple(None if x is None else x.shape[1:] for x in jax.eval_shape(believe, jax.random.key(0)))
+
+
+def _unpack(rows: np.ndarray, shapes: tuple[tuple[int, ...] | None, ...], single: bool) -> tuple[Any, Beliefs]:
+    fields, start, lead = [], 1, () if single else (len(rows),)
+    flat = rows[0] if single else rows
+    for shape in shapes:
+        if shape is None:
+            fields.append(None)
+            continue
+        size = int(np.prod(shape))
+        fields.append(flat[..., start : start + size].reshape(lead + shape))
+        start += size
+    return flat[..., 0].astype(np.int64), Beliefs(*fields)
+
+
+@cache
+def _predictor(agent: Agent, tree: Any) -> Any:
+    """Greedy actions and beliefs."""
+    agent = _neutral(agent)
+
+    def predict(leaves: Any, observations: jax.Array, lambda_al: jax.Array) -> jax.Array:
+        state = jax.tree.unflatten(tree, leaves)
+        beliefs = agent.beliefs_of(state, agent.forward(state.params, observations, None))
+        return _pack(jax.vmap(agent.greedy)(_averse(agent, beliefs, lambda_al)), beliefs)
+
+    return jit(predict)
+
+
+@cache
+def _explorer(agent: Agent, tree: Any) -> Any:
+    """Exploring actions and beliefs, and what was drawn for the episodes."""
+    agent = _neutral(agent)
+
+    def predict(
+        leaves: Any, observations: jax.Array, lambda_al: jax.Array, memory: Any, starts: jax.Array, numbers: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        frame, seed, number = numbers
+        rows = len(observations)
+        state = jax.tree.unflatten(tree, leaves)
+        key = jax.random.fold_in(stream(seed, Stream.PREDICTION), number)
+        forward_key, act_key, memory_key = jax.random.split(key, 3)
+        drawn = jax.vmap(agent.init_memory, in_axes=(None, 0))(state, jax.random.split(memory_key, rows))
+        memory = drawn if memory is None else jax.vmap(partial(jax.tree.map, jnp.where))(starts, drawn, memory)
+        beliefs = agent.beliefs_of(state, agent.forward(state.params, observations, None))
+        outputs = agent.forward(state.params, observations, forward_key)
+        actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
+            outputs, _averse(agent, beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
+        )
+        return _pack(actions, beliefs), memory
+
+    return jit(predict)
 
 
 @contextmanager
@@ -456,40 +550,35 @@ def _as_value_errors() -> Any:
         raise ValueError(re.sub(r"--([a-z-]+)", lambda m: m[1].replace("-", "_"), str(error))) from error
 
 
-def _on_host(env: Any) -> bool:
-    return isinstance(env, HostEnvironment)
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number from a caller, also where it is written as 1e5."""
+    try:
+        number = int(value)
+        whole = number == value and not isinstance(value, bool | str)
+    except (TypeError, ValueError, OverflowError):
+        whole, number = False, least
+    if not whole:
+        raise ValueError(f"{name} must be a whole number, not {value!r}.")
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be from {least:,} to {most:,}, not {number:,}.")
+    return number
 
 
 def _make_env(
-    env: Any, num_envs: int, env_kwargs: dict[str, Any] | None, protocol: str, max_episode_frames: int
+    env: Any, env_kwargs: dict[str, Any] | None, protocol: str, max_episode_frames: int
 ) -> tuple[Any, str | None]:
     """The environment, and the name to which defaults and saved agents refer."""
-    if num_envs < 1:
-        raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
+    frames = _whole("max_episode_frames", max_episode_frames, 0, LARGEST)
     if isinstance(env, str):
-        compiled = env.startswith("minatar/")
-        if compiled and (num_envs > 1 or env_kwargs):
-            raise ValueError(f"num_envs and env_kwargs are for Gymnasium environments; {env} is compiled.")
-        if not compiled and protocol != "paper":
-            raise ValueError("protocol is MinAtar's; a Gymnasium environment takes its options by env_kwargs.")
-        name = env if compiled or envs.is_host(env) else f"gymnasium/{env}"
-        rest = {"protocol": protocol} if compiled else {"kwargs": env_kwargs}
-        return envs.make(name, max_episode_frames=max_episode_frames, **rest), name
+        # Where no family is named, Gymnasium's is meant.
+        name = env if env.partition("/")[0] in envs.FAMILIES else f"gymnasium/{env}"
+        return make_env(name, protocol, frames, env_kwargs or {}), name
     import gymnasium
+
+    from ceqr.envs.gymnasium import from_env
 
     if not isinstance(env, gymnasium.Env):
         raise TypeError(f"env must be a name or a gymnasium.Env, not {type(env).__name__}.")
-    if num_envs > 1 or env_kwargs or max_episode_frames:
-        raise ValueError("num_envs, env_kwargs and max_episode_frames need a Gymnasium id, not a made environment.")
-    made = from_env(env)
-    return made, None
-
-
-def _observations(env: Any) -> ObservationFormat:
-    if isinstance(env, HostEnvironment):
-        return env.observations
-    return ObservationFormat("image", env.observation_shape, np.dtype(env.observation_dtype).name)
-
-
-def _first_action(env: Any) -> int:
-    return env.first_action if isinstance(env, HostEnvironment) else 0
+    if env_kwargs or frames or protocol != "paper":
+        raise ValueError("env_kwargs, max_episode_frames and protocol need the name of an environment, not a made one.")
+    return from_env(env), None

@@ -208,7 +208,7 @@ class Agent(abc.ABC):
     # What all share.
 
     @property
-    def _adam(self) -> optax.GradientTransformation:
+    def optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.hyper.learning_rate, eps=self.hyper.adam_eps)
 
     def init(self, key: jax.Array) -> AgentState:
@@ -216,7 +216,7 @@ class Agent(abc.ABC):
         params = self.init_params(key)
         frozen = self.init_frozen(params, jax.random.fold_in(key, FROZEN))
         target, frozen = jax.tree.map(jnp.copy, (params, frozen))
-        return AgentState(params, target, self._adam.init(params), frozen, self.init_statistics(params))
+        return AgentState(params, target, self.optimiser.init(params), frozen, self.init_statistics(params))
 
     def beliefs_of(self, state: AgentState, outputs: Outputs) -> Beliefs:
         """`beliefs` of a batch of outputs."""
@@ -291,7 +291,7 @@ class Agent(abc.ABC):
 
     def _apply(self, state: AgentState, grads: Params, outputs: Outputs, batch: Batch, frame: jax.Array) -> AgentState:
         statistics = self.update_statistics(state, outputs, batch, frame)
-        updates, optimiser = self._adam.update(grads, state.optimiser, state.params)
+        updates, optimiser = self.optimiser.update(grads, state.optimiser, state.params)
         params = optax.apply_updates(state.params, updates)
         return state._replace(params=params, optimiser=optimiser, statistics=statistics)
 

@@ -1,31 +1,45 @@
-"""The compiled loop: act, step, store, sample, learn, copy the target; many frames in one program.
+"""The loop: an agent in one or more environments side by side (lanes), as pure functions of a seed's whole state.
 
-`Loop.step` is one frame of one seed and can be read, tested and called on its own. `Loop.chunk` is many frames of a
-group of seeds in one program. Host and device meet only between chunks, and how the frames are cut into chunks changes
-no bit: every random number comes from the seed's key and the number of the frame, and what is logged is summed in the
-state.
+A tick plays one frame in each lane: lane e of a tick that starts at frame f plays frame f + e. It is
 
-A frame learns from the batch that was drawn at the end of the frame before, so that one forward pass serves both acting
-and learning; it follows that replay is always written before it is read, which lets XLA update it in place.
+    act      choose an action in each lane                          (`act`, or with the next one `act_and_learn`)
+    learn    an update for each frame of the tick in which one is due
+    step     the environment's part
+    absorb   store what was played, count it, draw what the next tick learns from
+
+A player puts them together: `ceqr.training.compiled` in one program with the environment, `ceqr.training.host` around
+an environment that lives on the host. Every random number comes from the seed's key and the number of the frame, and
+what is logged is summed in the state, so how ticks are cut into programs changes no bit.
+
+A tick learns from batches that were drawn at the end of the tick before: replay is always written before it is read,
+which lets XLA update it in place, and one forward pass can serve both acting and learning.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory
-from ceqr.envs.base import Environment, EnvState
-from ceqr.replay import Replay, ReplayState
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics
+from ceqr.envs.base import EnvState, TimeStep
+from ceqr.replay import LaneReplay, ReplayState
+from ceqr.streams import Stream, lane_keys, stream
 
-CHUNK_FRAMES = 1_000  # frames in a chunk at the most
 NEVER = -1
 
 Tree = TypeVar("Tree")
+
+
+class Choice(NamedTuple):
+    """What the agent chose in each lane, and what of its beliefs is logged."""
+
+    action: jax.Array  # int32
+    nongreedy: jax.Array  # bool: whether another action was the greedy one
+    least_uncertain: jax.Array  # float32: 1 if it was the least uncertain action; NaN if the agent knows none
+    value: jax.Array  # float32: of the best action
+    uncertainty: dict[str, jax.Array]  # of the chosen action, those that the agent estimates
 
 
 class Episode(NamedTuple):
@@ -48,214 +62,275 @@ class Finished(NamedTuple):
     least_uncertain: jax.Array  # share of its frames
 
 
+class Sum(NamedTuple):
+    """A sum of many numbers, compensated (Kahan): a plain one in float32 is off by a percent after a million."""
+
+    total: jax.Array
+    excess: jax.Array  # what rounding has added to the total so far
+
+    def add(self, number: jax.Array) -> "Sum":
+        number = number - self.excess
+        total = self.total + number
+        return Sum(total, (total - self.total) - number)
+
+
 class Tally(NamedTuple):
     """What is logged, in sums since the last log row."""
 
     frames: jax.Array
     updates: jax.Array
-    acting: dict[str, jax.Array]  # a frame
-    learning: dict[str, jax.Array]  # an update
+    acting: dict[str, Sum]  # a frame
+    learning: dict[str, Sum]  # an update
+
+
+class Trouble(NamedTuple):
+    """The first frame in which something was not finite, or NEVER."""
+
+    loss: jax.Array
+    reward: jax.Array
+    observation: jax.Array
 
 
 class LoopState(NamedTuple):
-    """A seed's whole state between two frames: saving it saves the run."""
+    """A seed's whole state between two ticks: saving it saves the run."""
 
     key: jax.Array  # never changes; each frame folds its number into it
     agent: AgentState
-    memory: Memory
-    env: EnvState
-    observation: jax.Array
-    replay: ReplayState
-    batch: Batch  # what the next frame learns from
-    episode: Episode
+    memory: Memory  # [lanes, ...]
+    env: EnvState  # [lanes, ...]; nothing where the environment lives on the host
+    observation: jax.Array  # [lanes, ...]
+    replay: ReplayState  # [lanes, ...]
+    batch: Batch  # [updates of a tick at the most, batch, ...]: what the next tick learns from
+    episode: Episode  # [lanes]
     tally: Tally
-    nonfinite: jax.Array  # the first frame in which the loss was not finite, or NEVER
-
-
-Groups = tuple[LoopState, ...]  # of all seeds, some to a group: each has a leading axis of its seeds
+    trouble: Trouble
 
 
 @dataclass(frozen=True)
 class Loop:
-    """An agent in an environment."""
+    """An agent, and how many environments it plays side by side."""
 
-    env: Environment
     agent: Agent
+    observation_dtype: Any
+    lanes: int = 1
 
     @property
-    def replay(self) -> Replay:
-        hyper = self.agent.hyper
-        return Replay(hyper.replay_size, hyper.batch_size, self.env.observation_shape, self.env.observation_dtype)
+    def replay(self) -> LaneReplay:
+        hyper, shape = self.agent.hyper, self.agent.observation_shape
+        return LaneReplay(hyper.replay_size, hyper.batch_size, shape, self.observation_dtype, self.lanes)
 
-    def init(self, seed: jax.Array) -> LoopState:
-        """The state of a seed (an integer) before its first frame."""
-        agent_key, env_key, memory_key, loop_key = jax.random.split(jax.random.key(seed), 4)
-        env, observation = self.env.reset(env_key)
-        agent, memory = self.agent.init(agent_key), self.agent.init_memory(memory_key)
-        replay = self.replay.init()
+    @property
+    def most_updates(self) -> int:
+        """Updates in a tick, at the most."""
+        return -(-self.lanes // self.agent.hyper.update_every)
+
+    def updates_due(self, frame: Any) -> Any:
+        """Updates in the tick that starts at that frame: one for each of its frames that --update-every divides."""
+        every = self.agent.hyper.update_every
+        return (frame + self.lanes - 1) // every - (frame - 1) // every
+
+    def copy_due(self, frame: Any) -> Any:
+        """Whether the target network is copied before the tick that starts at that frame."""
+        period = self.agent.hyper.target_period
+        return -(-frame // period) * period < frame + self.lanes
+
+    def next_copy(self, frame: Any) -> Any:
+        """The start of the first later tick before which the target network is copied."""
+        after, period = frame + self.lanes, self.agent.hyper.target_period
+        return -(-after // period) * period // self.lanes * self.lanes
+
+    def init(self, seed: jax.Array, env: EnvState = (), observation: jax.Array | None = None) -> LoopState:
+        """The state of a seed (an integer) before its first frame; unless given, its observations are yet to come."""
+        agent = self.agent.init(stream(seed, Stream.AGENT))
+        memory = self._new_memory(agent, lane_keys(stream(seed, Stream.MEMORY), self.lanes))
+        if observation is None:
+            observation = jnp.zeros((self.lanes, *self.agent.observation_shape), self.observation_dtype)
+        key, replay = stream(seed, Stream.FRAMES), self.replay.init()
         batch = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self.replay.sample, replay, loop_key)
+            lambda x: jnp.zeros((self.most_updates, *x.shape), x.dtype), jax.eval_shape(self.replay.sample, replay, key)
         )
+        never = jnp.int32(NEVER)
         return LoopState(
-            key=loop_key,
+            key=key,
             agent=agent,
             memory=memory,
             env=env,
             observation=observation,
             replay=replay,
             batch=batch,
-            episode=_new_episode(),
+            episode=jax.tree.map(lambda x: jnp.full(self.lanes, x), _new_episode()),
             tally=self._empty_tally(agent, memory, observation, batch),
-            nonfinite=jnp.int32(NEVER),
+            trouble=Trouble(never, never, never),
         )
-
-    def init_seeds(self, seeds: jax.Array) -> LoopState:
-        """The states of several seeds, with a leading axis.
-
-        One after the other: `vmap` would hand LAPACK a batch of matrices to orthogonalise, which it spreads over the
-        very threads that wait for it, and two such batches at once lock up a machine with two cores.
-        """
-        return jax.lax.map(self.init, seeds)
 
     def _empty_tally(self, agent: AgentState, memory: Memory, observation: jax.Array, batch: Batch) -> Tally:
-        frame, key = jnp.int32(0), jax.random.key(0)
-        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, agent, memory, observation, batch, frame, key)
-        return Tally(
-            frames=jnp.int32(0),
-            updates=jnp.int32(0),
-            acting={name: jnp.float32(0) for name in _uncertainties(beliefs)},
-            learning={name: jnp.float32(0) for name in metrics},
+        frames, keys = jnp.zeros(self.lanes, jnp.int32), jax.random.split(jax.random.key(0), self.lanes)
+        one = jax.tree.map(lambda x: x[0], batch)
+        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, agent, memory, observation, one, frames, keys)
+        zero, nothing = jnp.int32(0), Sum(jnp.float32(0), jnp.float32(0))
+        return Tally(zero, zero, dict.fromkeys(_uncertainties(beliefs), nothing), dict.fromkeys(metrics, nothing))
+
+    def tick_keys(self, key: jax.Array, frame: jax.Array) -> jax.Array:
+        """The random keys of one tick of one seed, [lanes, 4]: to act, for the environment, to sample, for memory."""
+        frames = frame + jnp.arange(self.lanes)
+        return jax.vmap(lambda f: jax.random.split(jax.random.fold_in(key, f), 4))(frames)
+
+    def begin(self, state: LoopState, observation: jax.Array, key: jax.Array) -> LoopState:
+        """The state at the first observations of new episodes; those under way are cut off."""
+        under_way = state.episode.length > 0
+        memory = self._new_memory(state.agent, lane_keys(key, self.lanes))
+        fresh = jax.tree.map(jnp.zeros_like, state.episode)
+        return state._replace(
+            memory=_where(under_way, memory, state.memory),
+            observation=observation,
+            replay=self.replay.cut(state.replay, under_way),
+            episode=fresh._replace(start_value=state.episode.start_value),
         )
 
-    def frame_keys(self, key: jax.Array, frame: jax.Array) -> jax.Array:
-        """The random keys of one frame of one seed."""
-        return jax.random.split(jax.random.fold_in(key, frame), 4)
+    def _new_memory(self, agent: AgentState, keys: jax.Array) -> Memory:
+        return jax.vmap(self.agent.init_memory, in_axes=(None, 0))(agent, keys)
 
-    def step(self, state: LoopState, frame: jax.Array, keys: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
-        """One frame of one seed, with its `frame_keys`.
+    # The parts of a tick, of one seed; `keys` are its `tick_keys`.
 
-        `learning` says (at compile time) whether it may update the agent.
-        """
-        act_key, env_key, sample_key, memory_key = keys
-        if learning:
-            action, beliefs, agent, tally, nonfinite = self._act_and_learn(state, frame, act_key)
+    def act(self, state: LoopState, frame: jax.Array, keys: jax.Array) -> Choice:
+        """Chooses an action in each lane."""
+        frames = frame + jnp.arange(self.lanes)
+        return self._choice(*self.agent.act(state.agent, state.memory, state.observation, frames, keys[:, 0]))
+
+    def learn(self, state: LoopState, frame: jax.Array, keys: jax.Array, updates: int) -> LoopState:
+        """That many updates of the tick; the i-th has the number and the keys of lane i."""
+        learned = (state.agent, state.tally, state.trouble)
+        if updates == 1:
+            learned = self._update(state.batch, learned, frame, keys, 0)
+        elif updates:
+            learned = jax.lax.fori_loop(
+                0, updates, lambda i, learned: self._update(state.batch, learned, frame, keys, i), learned
+            )
+        agent, tally, trouble = learned
+        return state._replace(agent=agent, tally=tally, trouble=trouble)
+
+    def act_and_learn(self, state: LoopState, frame: jax.Array, keys: jax.Array) -> tuple[LoopState, Choice]:
+        """`act` and then all updates of the tick, the first of them in one forward pass with acting."""
+        Learned = tuple[AgentState, Tally, Trouble]
+
+        def update(state: LoopState) -> tuple[Learned, Choice]:
+            frames, first = frame + jnp.arange(self.lanes), jax.tree.map(lambda x: x[0], state.batch)
+            action, beliefs, agent, metrics = self.agent.act_and_learn(
+                state.agent, state.memory, state.observation, first, frames, keys[:, 0]
+            )
+            counted = _count_update(state.tally, state.trouble, metrics, frame)
+            return (agent, *counted), self._choice(action, beliefs)
+
+        def rest(state: LoopState) -> tuple[Learned, Choice]:
+            return (state.agent, state.tally, state.trouble), self.act(state, frame, keys)
+
+        due = self.updates_due(frame)
+        if self.lanes % self.agent.hyper.update_every == 0:  # as many in every tick
+            learned, choice = update(state)
         else:
-            action, beliefs = self.agent.act(state.agent, state.memory, state.observation, frame, act_key)
-            agent, tally, nonfinite = state.agent, state.tally, state.nonfinite
+            learned, choice = jax.lax.cond(due > 0, update, rest, state)
+        if self.most_updates > 1:
+            learned = jax.lax.fori_loop(
+                1, due, lambda i, learned: self._update(state.batch, learned, frame, keys, i), learned
+            )
+        agent, tally, trouble = learned
+        return state._replace(agent=agent, tally=tally, trouble=trouble), choice
 
-        env, after = self.env.step(state.env, action, env_key)
+    def _update(
+        self, batches: Batch, learned: tuple[AgentState, Tally, Trouble], frame: jax.Array, keys: jax.Array, i: Any
+    ) -> tuple[AgentState, Tally, Trouble]:
+        agent, tally, trouble = learned
+        batch = jax.tree.map(lambda x: x[i], batches)
+        forward_key, _ = jax.random.split(keys[i, 0])
+        agent, metrics = self.agent.learn(agent, batch, frame + i, forward_key)
+        return agent, *_count_update(tally, trouble, metrics, frame + i)
+
+    def absorb(
+        self, state: LoopState, choice: Choice, after: TimeStep, frame: jax.Array, keys: jax.Array
+    ) -> tuple[LoopState, Finished]:
+        """Stores and counts what one tick brought, and draws what the next one learns from."""
         replay = self.replay.add(
             state.replay,
             state.observation,
-            action,
+            choice.action,
             after.reward,
             after.terminated,
             after.truncated,
             after.successor,
         )
         ended = after.terminated | after.truncated
-        episode, finished = self._count(state.episode, beliefs, action, after.reward, ended)
-        state = LoopState(
+        episode, finished = _count_frame(state.episode, choice, after.reward, ended)
+        tally = state.tally._replace(
+            frames=state.tally.frames + self.lanes,
+            acting={name: state.tally.acting[name].add(jnp.sum(each)) for name, each in choice.uncertainty.items()},
+        )
+        sample = jax.vmap(self.replay.sample, in_axes=(None, 0))
+        return LoopState(
             key=state.key,
-            agent=agent,
-            memory=_where(ended, self.agent.init_memory(memory_key), state.memory),
-            env=env,
+            agent=state.agent,
+            memory=_where(ended, self._new_memory(state.agent, keys[:, 3]), state.memory),
+            env=state.env,
             observation=after.observation,
             replay=replay,
-            batch=self.replay.sample(replay, sample_key),
+            batch=sample(replay, keys[: self.most_updates, 2]),
             episode=episode,
-            tally=tally._replace(
-                frames=tally.frames + 1,
-                acting={name: tally.acting[name] + each[action] for name, each in _uncertainties(beliefs).items()},
-            ),
-            nonfinite=nonfinite,
+            tally=tally,
+            trouble=_look_at(state.trouble, after, frame),
+        ), finished
+
+    def _choice(self, action: jax.Array, beliefs: Beliefs) -> Choice:
+        greedy = jax.vmap(self.agent.greedy)(beliefs)
+        least = jax.vmap(self.agent.least_uncertain)(beliefs)
+        return Choice(
+            action=action,
+            nongreedy=action != greedy,
+            least_uncertain=jnp.full(self.lanes, jnp.nan) if least is None else (action == least).astype(jnp.float32),
+            value=jnp.max(beliefs.mean, axis=-1),
+            uncertainty={
+                name: jnp.take_along_axis(each, action[:, None], axis=1)[:, 0]
+                for name, each in _uncertainties(beliefs).items()
+            },
         )
-        return state, finished
 
-    def _act_and_learn(
-        self, state: LoopState, frame: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, Beliefs, AgentState, Tally, jax.Array]:
-        def update(state: LoopState) -> tuple[jax.Array, Beliefs, AgentState, Tally, jax.Array]:
-            action, beliefs, agent, metrics = self.agent.act_and_learn(
-                state.agent, state.memory, state.observation, state.batch, frame, key
-            )
-            tally = state.tally._replace(
-                updates=state.tally.updates + 1,
-                learning=jax.tree.map(jnp.add, state.tally.learning, metrics),
-            )
-            first_bad = (state.nonfinite == NEVER) & ~jnp.isfinite(metrics["loss"])
-            return action, beliefs, agent, tally, jnp.where(first_bad, frame, state.nonfinite)
 
-        def rest(state: LoopState) -> tuple[jax.Array, Beliefs, AgentState, Tally, jax.Array]:
-            acted = self.agent.act(state.agent, state.memory, state.observation, frame, key)
-            return *acted, state.agent, state.tally, state.nonfinite
+def _count_update(tally: Tally, trouble: Trouble, metrics: Metrics, frame: jax.Array) -> tuple[Tally, Trouble]:
+    tally = tally._replace(
+        updates=tally.updates + 1, learning={name: tally.learning[name].add(each) for name, each in metrics.items()}
+    )
+    return tally, trouble._replace(loss=_first(trouble.loss, ~jnp.isfinite(metrics["loss"]), frame))
 
-        every = self.agent.hyper.update_every
-        if every == 1:
-            return update(state)
-        return jax.lax.cond(frame % every == 0, update, rest, state)
 
-    def _count(
-        self, episode: Episode, beliefs: Beliefs, action: jax.Array, reward: jax.Array, ended: jax.Array
-    ) -> tuple[Episode, Finished]:
-        greedy, least_uncertain = self.agent.greedy(beliefs), self.agent.least_uncertain(beliefs)
-        episode = Episode(
-            total=episode.total + reward,
-            length=episode.length + 1,
-            nongreedy=episode.nongreedy + (action != greedy),
-            least_uncertain=episode.least_uncertain
-            + (jnp.nan if least_uncertain is None else action == least_uncertain),
-            start_value=jnp.where(episode.length == 0, jnp.max(beliefs.mean), episode.start_value),
-        )
-        frames = episode.length.astype(jnp.float32)
-        finished = Finished(
-            ended=ended,
-            total=episode.total,
-            length=episode.length,
-            nongreedy=episode.nongreedy / frames,
-            least_uncertain=episode.least_uncertain / frames,
-        )
-        # The value at the start is kept until the next episode has one of its own, so that it can always be logged.
-        return _where(ended, _new_episode()._replace(start_value=episode.start_value), episode), finished
+def _look_at(trouble: Trouble, after: TimeStep, frame: jax.Array) -> Trouble:
+    """Remembers the first reward and the first observation that are not finite, in whichever lane."""
+    trouble = trouble._replace(reward=_first(trouble.reward, ~jnp.isfinite(after.reward).all(), frame))
+    if not jnp.issubdtype(after.observation.dtype, jnp.floating):
+        return trouble
+    fine = jnp.isfinite(after.observation).all() & jnp.isfinite(after.successor).all()
+    return trouble._replace(observation=_first(trouble.observation, ~fine, frame))
 
-    def chunk(self, states: LoopState, start: jax.Array, stop: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
-        """Frames `start` to `stop` - 1 (at most CHUNK_FRAMES of them) of all seeds.
 
-        `states` has a leading axis of seeds. The second result holds, for each frame of the chunk and each seed, the
-        episode that ended there: [CHUNK_FRAMES, seeds].
-        """
-        seeds = len(states.nonfinite)
-        one_step = jax.vmap(partial(self.step, learning=learning), in_axes=(0, None, 0))
-        # All keys at once: derived frame by frame, they would take a good part of a small network's frame.
-        seeds_keys = jax.vmap(self.frame_keys, in_axes=(0, None))
-        keys = jax.vmap(seeds_keys, in_axes=(None, 0))(states.key, start + jnp.arange(CHUNK_FRAMES))
-        shapes = jax.eval_shape(one_step, states, start, keys[0])[1]
-        log = jax.tree.map(lambda x: jnp.zeros((CHUNK_FRAMES, *x.shape), x.dtype), shapes)
-        assert log.ended.shape == (CHUNK_FRAMES, seeds)
+def _first(so_far: jax.Array, bad: jax.Array, frame: jax.Array) -> jax.Array:
+    return jnp.where((so_far == NEVER) & bad, frame, so_far)
 
-        def one_frame(frame: jax.Array, carry: tuple[LoopState, Finished]) -> tuple[LoopState, Finished]:
-            states, log = carry
-            states, finished = one_step(states, frame, keys[frame - start])
-            return states, jax.tree.map(
-                lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, frame - start, 0),
-                log,
-                finished,
-            )
 
-        period = self.agent.hyper.target_period
-
-        def one_period(
-            carry: tuple[jax.Array, LoopState, Finished],
-        ) -> tuple[jax.Array, LoopState, Finished]:
-            # The copy stands outside the loop over frames: inside, it would cost a pass over all weights each frame.
-            frame, states, log = carry
-            agent = jax.lax.cond(frame % period == 0, self.agent.copy_target, lambda same: same, states.agent)
-            end = jnp.minimum(stop, (frame // period + 1) * period)
-            states, log = jax.lax.fori_loop(frame, end, one_frame, (states._replace(agent=agent), log))
-            return end, states, log
-
-        _, states, log = jax.lax.while_loop(lambda carry: carry[0] < stop, one_period, (start, states, log))
-        return states, log
+def _count_frame(episode: Episode, choice: Choice, reward: jax.Array, ended: jax.Array) -> tuple[Episode, Finished]:
+    episode = Episode(
+        total=episode.total + reward,
+        length=episode.length + 1,
+        nongreedy=episode.nongreedy + choice.nongreedy,
+        least_uncertain=episode.least_uncertain + choice.least_uncertain,
+        start_value=jnp.where(episode.length == 0, choice.value, episode.start_value),
+    )
+    frames = episode.length.astype(jnp.float32)
+    finished = Finished(
+        ended=ended,
+        total=episode.total,
+        length=episode.length,
+        nongreedy=episode.nongreedy / frames,
+        least_uncertain=episode.least_uncertain / frames,
+    )
+    # The value at the start is kept until the next episode has one of its own, so that it can always be logged.
+    return _where(ended, _new_episode()._replace(start_value=episode.start_value), episode), finished
 
 
 def _new_episode() -> Episode:
@@ -263,23 +338,16 @@ def _new_episode() -> Episode:
     return Episode(jnp.float32(0), zero, zero, jnp.float32(0), jnp.float32(0))
 
 
-def _uncertainties(beliefs: Beliefs) -> dict[str, jax.Array]:
+def _uncertainties(beliefs: Beliefs) -> Mapping[str, jax.Array]:
     """Those that the agent estimates."""
     both = {"epistemic": beliefs.epistemic, "aleatoric": beliefs.aleatoric}
     return {name: each for name, each in both.items() if each is not None}
 
 
 def _where(condition: jax.Array, yes: Tree, no: Tree) -> Tree:
-    return jax.tree.map(partial(jnp.where, condition), yes, no)
+    """`yes` in the lanes under the mask, `no` in the others."""
 
+    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(condition.reshape(-1, *[1] * (b.ndim - 1)), a, b)
 
-def join(groups: Sequence[Tree]) -> Tree:
-    """Trees with a leading axis each as one with all of their rows, on the host."""
-    return jax.tree.map(_join_leaves, *groups)
-
-
-def _join_leaves(*leaves: jax.Array) -> Any:
-    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):  # of which NumPy knows nothing
-        return jnp.concatenate(leaves)
-    # One group's arrays are not copied.
-    return np.asarray(leaves[0]) if len(leaves) == 1 else np.concatenate([np.asarray(leaf) for leaf in leaves])
+    return jax.tree.map(choose, yes, no)
