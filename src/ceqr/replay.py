@@ -105,10 +105,11 @@ class Replay:
             oldest=oldest,
         )
 
-    def sample(self, state: ReplayState, key: jax.Array) -> Batch:
-        """Draws transitions uniformly with replacement; the buffer must hold at least one."""
-        # One draw of bits: `randint` makes two, and its remainder is less uneven than replay is large (2^-32 of it).
-        bits = jax.random.bits(key, (self.batch_size,), jnp.uint32)
+    def sample(self, state: ReplayState, bits: jax.Array) -> Batch:
+        """Transitions by random bits (uint32 [batch]): uniform, with replacement; the buffer must hold at least one.
+
+        The remainder is less uneven than replay is large (2^-32 of it).
+        """
         held = (state.newest - state.oldest).astype(jnp.uint32)
         return self._read(state, state.oldest + (bits % held).astype(jnp.int32))
 
@@ -157,9 +158,8 @@ class LaneReplay:
         """Treats the newest transition of the lanes under the mask as truncated: their next one follows on nothing."""
         return state._replace(head=state.head + under_way)
 
-    def sample(self, state: ReplayState, key: jax.Array) -> Batch:
-        """Draws transitions uniformly with replacement; the buffer must hold at least one."""
-        bits = jax.random.bits(key, (self.batch_size,), jnp.uint32)
+    def sample(self, state: ReplayState, bits: jax.Array) -> Batch:
+        """Transitions by random bits, uniform over all lanes; the buffer must hold at least one."""
         held = (state.newest - state.oldest).astype(jnp.uint32)  # rings differ by the slots that truncation takes
         last = jnp.cumsum(held)
         place = bits % last[-1]

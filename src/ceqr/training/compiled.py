@@ -19,7 +19,7 @@ from ceqr.compilation import jit, side_by_side
 from ceqr.envs.base import Environment
 from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, lane_keys, stream
-from ceqr.training.loop import Finished, Loop, LoopState
+from ceqr.training.loop import Chance, Finished, Loop, LoopState
 from ceqr.training.players import CHUNK_SECONDS, Player
 
 CHUNK_FRAMES = 1_000  # frames in a chunk at the most
@@ -59,17 +59,17 @@ class CompiledPlayer(Player):
             for learning in (False, True)
         }
 
-    def tick(self, state: LoopState, frame: jax.Array, keys: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
-        """One tick of one seed, with its `tick_keys`.
+    def tick(self, state: LoopState, frame: jax.Array, chance: Chance, learning: bool) -> tuple[LoopState, Finished]:
+        """One tick of one seed.
 
         `learning` says (at compile time) whether it may update the agent.
         """
         if learning:
-            state, choice = self.loop.act_and_learn(state, frame, keys)
+            state, choice = self.loop.act_and_learn(state, frame, chance)
         else:
-            choice = self.loop.act(state, frame, keys)
-        env, after = jax.vmap(self._env.step)(state.env, choice.action, keys[:, 1])
-        return self.loop.absorb(state._replace(env=env), choice, after, frame, keys)
+            choice = self.loop.act(state, frame, chance)
+        env, after = jax.vmap(self._env.step)(state.env, choice.action, chance.env)
+        return self.loop.absorb(state._replace(env=env), choice, after, frame, chance)
 
     def chunk(self, states: LoopState, start: jax.Array, stop: jax.Array, learning: bool) -> tuple[LoopState, Finished]:
         """Ticks from frame `start` to `stop` - 1 (at most `chunk_ticks` of them) of a group of seeds.
@@ -79,15 +79,15 @@ class CompiledPlayer(Player):
         """
         loop, lanes = self.loop, self.loop.lanes
         one_tick = jax.vmap(partial(self.tick, learning=learning), in_axes=(0, None, 0))
-        # All keys at once: derived frame by frame, they would take a good part of a small network's frame.
+        # All of it at once: drawn tick by tick, it would take a good part of a small network's frame.
         frames = start + lanes * jnp.arange(self.chunk_ticks)
-        keys = jax.vmap(jax.vmap(loop.tick_keys, in_axes=(0, None)), in_axes=(None, 0))(states.key, frames)
-        shapes = jax.eval_shape(one_tick, states, start, keys[0])[1]
+        chance = jax.vmap(jax.vmap(loop.chance, in_axes=(0, None)), in_axes=(None, 0))(states.key, frames)
+        shapes = jax.eval_shape(one_tick, states, start, jax.tree.map(lambda x: x[0], chance))[1]
         log = jax.tree.map(lambda x: jnp.zeros((self.chunk_ticks, *x.shape), x.dtype), shapes)
 
         def tick(i: jax.Array, carry: tuple[LoopState, Finished]) -> tuple[LoopState, Finished]:
             states, log = carry
-            states, finished = one_tick(states, start + i * lanes, keys[i])
+            states, finished = one_tick(states, start + i * lanes, jax.tree.map(lambda x: x[i], chance))
             return states, jax.tree.map(
                 lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, 0), log, finished
             )

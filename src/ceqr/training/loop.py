@@ -32,6 +32,15 @@ NEVER = -1
 Tree = TypeVar("Tree")
 
 
+class Chance(NamedTuple):
+    """All that is drawn for one tick, but for what an agent and an environment draw from their keys."""
+
+    act: jax.Array  # keys [lanes]
+    env: jax.Array  # keys [lanes]
+    memory: jax.Array  # keys [lanes]
+    sample: jax.Array  # uint32 [updates of a tick at the most, batch]
+
+
 class Choice(NamedTuple):
     """What the agent chose in each lane, and what of its beliefs is logged."""
 
@@ -147,7 +156,8 @@ class Loop:
             observation = jnp.zeros((self.lanes, *self.agent.observation_shape), self.observation_dtype)
         key, replay = stream(seed, Stream.FRAMES), self.replay.init()
         batch = jax.tree.map(
-            lambda x: jnp.zeros((self.most_updates, *x.shape), x.dtype), jax.eval_shape(self.replay.sample, replay, key)
+            lambda x: jnp.zeros((self.most_updates, *x.shape), x.dtype),
+            jax.eval_shape(self.replay.sample, replay, jnp.zeros(self.agent.hyper.batch_size, jnp.uint32)),
         )
         never = jnp.int32(NEVER)
         return LoopState(
@@ -170,10 +180,12 @@ class Loop:
         zero, nothing = jnp.int32(0), Sum(jnp.float32(0), jnp.float32(0))
         return Tally(zero, zero, dict.fromkeys(_uncertainties(beliefs), nothing), dict.fromkeys(metrics, nothing))
 
-    def tick_keys(self, key: jax.Array, frame: jax.Array) -> jax.Array:
-        """The random keys of one tick of one seed, [lanes, 4]: to act, for the environment, to sample, for memory."""
+    def chance(self, key: jax.Array, frame: jax.Array) -> Chance:
+        """What is drawn for the tick that starts at that frame."""
         frames = frame + jnp.arange(self.lanes)
-        return jax.vmap(lambda f: jax.random.split(jax.random.fold_in(key, f), 4))(frames)
+        keys = jax.vmap(lambda f: jax.random.split(jax.random.fold_in(key, f), 4))(frames)
+        sample = jax.vmap(lambda k: jax.random.bits(k, (self.agent.hyper.batch_size,), jnp.uint32))
+        return Chance(act=keys[:, 0], env=keys[:, 1], memory=keys[:, 3], sample=sample(keys[: self.most_updates, 2]))
 
     def begin(self, state: LoopState, observation: jax.Array, key: jax.Array) -> LoopState:
         """The state at the first observations of new episodes; those under way are cut off."""
@@ -190,39 +202,39 @@ class Loop:
     def _new_memory(self, agent: AgentState, keys: jax.Array) -> Memory:
         return jax.vmap(self.agent.init_memory, in_axes=(None, 0))(agent, keys)
 
-    # The parts of a tick, of one seed; `keys` are its `tick_keys`.
+    # The parts of a tick of one seed, with its `chance`.
 
-    def act(self, state: LoopState, frame: jax.Array, keys: jax.Array) -> Choice:
+    def act(self, state: LoopState, frame: jax.Array, chance: Chance) -> Choice:
         """Chooses an action in each lane."""
         frames = frame + jnp.arange(self.lanes)
-        return self._choice(*self.agent.act(state.agent, state.memory, state.observation, frames, keys[:, 0]))
+        return self._choice(*self.agent.act(state.agent, state.memory, state.observation, frames, chance.act))
 
-    def learn(self, state: LoopState, frame: jax.Array, keys: jax.Array, updates: int) -> LoopState:
-        """That many updates of the tick; the i-th has the number and the keys of lane i."""
+    def learn(self, state: LoopState, frame: jax.Array, chance: Chance, updates: int) -> LoopState:
+        """That many updates of the tick; the i-th has the number and the key of lane i."""
         learned = (state.agent, state.tally, state.trouble)
         if updates == 1:
-            learned = self._update(state.batch, learned, frame, keys, 0)
+            learned = self._update(state.batch, learned, frame, chance, 0)
         elif updates:
             learned = jax.lax.fori_loop(
-                0, updates, lambda i, learned: self._update(state.batch, learned, frame, keys, i), learned
+                0, updates, lambda i, learned: self._update(state.batch, learned, frame, chance, i), learned
             )
         agent, tally, trouble = learned
         return state._replace(agent=agent, tally=tally, trouble=trouble)
 
-    def act_and_learn(self, state: LoopState, frame: jax.Array, keys: jax.Array) -> tuple[LoopState, Choice]:
+    def act_and_learn(self, state: LoopState, frame: jax.Array, chance: Chance) -> tuple[LoopState, Choice]:
         """`act` and then all updates of the tick, the first of them in one forward pass with acting."""
         Learned = tuple[AgentState, Tally, Trouble]
 
         def update(state: LoopState) -> tuple[Learned, Choice]:
             frames, first = frame + jnp.arange(self.lanes), jax.tree.map(lambda x: x[0], state.batch)
             action, beliefs, agent, metrics = self.agent.act_and_learn(
-                state.agent, state.memory, state.observation, first, frames, keys[:, 0]
+                state.agent, state.memory, state.observation, first, frames, chance.act
             )
             counted = _count_update(state.tally, state.trouble, metrics, frame)
             return (agent, *counted), self._choice(action, beliefs)
 
         def rest(state: LoopState) -> tuple[Learned, Choice]:
-            return (state.agent, state.tally, state.trouble), self.act(state, frame, keys)
+            return (state.agent, state.tally, state.trouble), self.act(state, frame, chance)
 
         due = self.updates_due(frame)
         if self.lanes % self.agent.hyper.update_every == 0:  # as many in every tick
@@ -231,22 +243,22 @@ class Loop:
             learned, choice = jax.lax.cond(due > 0, update, rest, state)
         if self.most_updates > 1:
             learned = jax.lax.fori_loop(
-                1, due, lambda i, learned: self._update(state.batch, learned, frame, keys, i), learned
+                1, due, lambda i, learned: self._update(state.batch, learned, frame, chance, i), learned
             )
         agent, tally, trouble = learned
         return state._replace(agent=agent, tally=tally, trouble=trouble), choice
 
     def _update(
-        self, batches: Batch, learned: tuple[AgentState, Tally, Trouble], frame: jax.Array, keys: jax.Array, i: Any
+        self, batches: Batch, learned: tuple[AgentState, Tally, Trouble], frame: jax.Array, chance: Chance, i: Any
     ) -> tuple[AgentState, Tally, Trouble]:
         agent, tally, trouble = learned
         batch = jax.tree.map(lambda x: x[i], batches)
-        forward_key, _ = jax.random.split(keys[i, 0])
+        forward_key, _ = jax.random.split(chance.act[i])
         agent, metrics = self.agent.learn(agent, batch, frame + i, forward_key)
         return agent, *_count_update(tally, trouble, metrics, frame + i)
 
     def absorb(
-        self, state: LoopState, choice: Choice, after: TimeStep, frame: jax.Array, keys: jax.Array
+        self, state: LoopState, choice: Choice, after: TimeStep, frame: jax.Array, chance: Chance
     ) -> tuple[LoopState, Finished]:
         """Stores and counts what one tick brought, and draws what the next one learns from."""
         replay = self.replay.add(
@@ -268,11 +280,11 @@ class Loop:
         return LoopState(
             key=state.key,
             agent=state.agent,
-            memory=_where(ended, self._new_memory(state.agent, keys[:, 3]), state.memory),
+            memory=_where(ended, self._new_memory(state.agent, chance.memory), state.memory),
             env=state.env,
             observation=after.observation,
             replay=replay,
-            batch=sample(replay, keys[: self.most_updates, 2]),
+            batch=sample(replay, chance.sample),
             episode=episode,
             tally=tally,
             trouble=_look_at(state.trouble, after, frame),

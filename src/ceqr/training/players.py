@@ -67,7 +67,7 @@ class Player(abc.ABC):
     def start(self, agent: AgentState | None = None) -> None:
         """States before the first frame, of agents that have learned nothing or of the one given."""
         init = jax.jit(self.init_group)
-        self.groups = [init(jnp.array(seeds, jnp.int32)) for seeds in self._parts(self.seeds)]
+        self.groups = [init(jnp.array(seeds, jnp.int32)) for seeds in self._by_group(self.seeds)]
         if agent is not None:
             learned = jax.tree.map(lambda leaf: jnp.array(leaf)[None], agent)
             self.groups = [group._replace(agent=learned) for group in self.groups]
@@ -76,10 +76,10 @@ class Player(abc.ABC):
         """States that were saved, one group after the other: never is more than one leaf held twice."""
         like = jax.eval_shape(self.init_group, jnp.zeros(len(self.seeds), jnp.int32))
         self.groups = [
-            saved.read(like, rows=slice(rows[0], rows[-1] + 1)) for rows in self._parts(range(len(self.seeds)))
+            saved.read(like, rows=slice(rows[0], rows[-1] + 1)) for rows in self._by_group(range(len(self.seeds)))
         ]
 
-    def _parts(self, items: Sequence[int]) -> list[Sequence[int]]:
+    def _by_group(self, items: Sequence[int]) -> list[Sequence[int]]:
         return [items[i : i + self._group_size] for i in range(0, len(items), self._group_size)]
 
     def init_group(self, seeds: jax.Array) -> LoopState:
