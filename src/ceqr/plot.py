@@ -2,7 +2,6 @@
 
 import io
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ceqr.runs import RECENT_EPISODES, EpisodeRow, MetricsRow, read_config, read
 GRID = 200  # points of a mean over seeds
 COLOUR = "#1f4e9c"
 
-Series = dict[int, tuple[Sequence[int], np.ndarray]]  # frames and values, by seed
+Series = dict[int, tuple[list[int], np.ndarray]]  # frames and values, by seed
 
 
 def plot(path: Path, out: Path | None = None) -> Path:
@@ -81,9 +80,11 @@ def _draw(config: RunConfig[Any], episodes: dict[int, list[EpisodeRow]], metrics
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlim(left=0)
-    for axis in (nongreedy, coverage, epistemic, aleatoric):  # what cannot be negative; returns and values can
+    coverage.set_ylim(0, 102)
+    for axis in (nongreedy, epistemic, aleatoric):  # what cannot be negative; returns and values can
         axis.set_ylim(bottom=0)
-    returns.legend(loc="best", frameon=False, fontsize=8)
+    if returns.lines:
+        returns.legend(loc="best", frameon=False, fontsize=8)
     figure.suptitle(_title(config), parse_math=False)
     return figure
 
@@ -94,14 +95,15 @@ def _title(config: RunConfig[Any]) -> str:
 
 
 def _running(rows: list[EpisodeRow], name: str, scale: float) -> tuple[list[int], np.ndarray]:
-    """A running mean over episodes."""
-    values = np.array([getattr(row, name) for row in rows])
-    return [row.frame for row in rows], scale * _running_mean(values, RECENT_EPISODES)
+    """A running mean over the episodes that have a number."""
+    filled = [row for row in rows if np.isfinite(getattr(row, name))]
+    values = np.array([getattr(row, name) for row in filled])
+    return [row.frame for row in filled], scale * _running_mean(values, RECENT_EPISODES)
 
 
 def _column(rows: list[MetricsRow], name: str, scale: float) -> tuple[list[int], np.ndarray]:
     """What was logged under that name, where something was."""
-    filled = [row for row in rows if not np.isnan(row.values.get(name, np.nan))]
+    filled = [row for row in rows if np.isfinite(row.values.get(name, np.nan))]
     return [row.frame for row in filled], scale * np.array([row.values[name] for row in filled])
 
 
