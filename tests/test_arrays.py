@@ -77,11 +77,11 @@ def test_groups_of_other_kinds_cannot_be_joined(tmp_path: Path) -> None:
         saved(tmp_path / "x", TREE, {})
 
 
-@pytest.mark.parametrize("which", [slice(0, 1), slice(1, 3), slice(None), slice(3, 4), 0, 2])
+@pytest.mark.parametrize("which", [slice(0, 1), slice(1, 3), slice(0, 4), slice(3, 4), 0, 2])
 def test_rows(tmp_path: Path, which: int | slice) -> None:
     wanted = rows(TREE, which)
     with ArrayFile(saved(tmp_path / "x", TREE)) as file:
-        assert same(file.read(like(wanted), rows=which), wanted)
+        assert same(file.read(like(TREE if isinstance(which, slice) else wanted), rows=which), wanted)
 
 
 def test_a_part_of_the_tree(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_part_of_the_tree(tmp_path: Path) -> None:
         ({"weights": jnp.zeros((3, 3))}, None),
         ({"weights": jnp.zeros((4, 3), jnp.int32)}, None),
         ({"weights": jnp.zeros((4, 2))}, slice(0, 4)),
-        ({"weights": jnp.zeros((2, 3))}, slice(3, 5)),
-        ({"weights": jnp.zeros((1, 3))}, slice(4, 5)),
+        ({"weights": jnp.zeros((5, 3))}, slice(3, 5)),
+        ({"weights": jnp.zeros((3, 3))}, slice(0, 1)),
         ({"weights": jnp.zeros(3)}, 4),
         ({"weights": jnp.zeros(3)}, -1),
         ({"weights": jnp.zeros((4, 3))}, 0),
@@ -186,7 +186,7 @@ def test_a_part_is_read_from_where_it_is(large: Path, monkeypatch: pytest.Monkey
                 return count
 
         file._file = Counting(io.FileIO(large))
-        file.read({"replay": np.zeros((1, 4, MB), np.uint8)}, rows=slice(7, 8))
+        file.read({"replay": np.zeros((8, 4, MB), np.uint8)}, rows=slice(7, 8))
         file._file.close()
     assert 4 * MB <= read < 5 * MB
 

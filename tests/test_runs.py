@@ -157,7 +157,9 @@ def _folder(path: Path) -> None:
 
 def test_packages_may_be_missing(path: Path) -> None:
     _config(lambda c: c.pop("packages"))(path)
-    assert runs.read_config(path)[0] == CONFIG
+    config, origin = runs.read_config(path)
+    assert config == CONFIG
+    assert origin["packages"] == {}
 
 
 TABLES = {

@@ -142,16 +142,17 @@ class ArrayFile:
     def read(self, like: Tree, rows: int | slice | None = None, prefix: str = "") -> Tree:
         """A tree of the same structure, shapes and types as `like`, which may hold `jax.ShapeDtypeStruct`s.
 
-        `rows` reads a part of every leaf: a slice of its leading axis, or the row of that number without that axis.
-        `prefix` is the path of the tree within the one that was saved. The rest of the file is not read.
+        `rows` reads a part of every leaf. With a slice, `like` is still the tree with all rows, and these are read of
+        its leading axis; with a number, `like` is that one row, without this axis. `prefix` is the path of the tree
+        within the one that was saved. The rest of the file is not read.
         """
         names = ["/".join(filter(None, (prefix, name))) for name, _ in _named_leaves(like)]
         leaves = [self._read_leaf(n, leaf, rows) for n, leaf in zip(names, jax.tree.leaves(like), strict=True)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def _read_leaf(self, name: str, like: Any, rows: int | slice | None) -> jax.Array:
-        member, skipped = self._find(name, like, rows)
-        array = np.empty(_stored(like).shape, member.dtype)
+        member, skipped, shape = self._find(name, like, rows)
+        array = np.empty(shape, member.dtype)
         self._fill(array, member, member.start + skipped)
         # A copy that JAX owns: the training loop gives its buffers away.
         leaf = jax.numpy.array(array)
@@ -160,26 +161,26 @@ class ArrayFile:
             raise self._incompatible()
         return leaf
 
-    def _find(self, name: str, like: Any, rows: int | slice | None) -> tuple[_Member, int]:
-        """The member that has such a leaf in those rows, and how many of its bytes come before them."""
+    def _find(self, name: str, like: Any, rows: int | slice | None) -> tuple[_Member, int, tuple[int, ...]]:
+        """The member that has such a leaf, how many of its bytes come before those rows, and the shape that they have.
+
+        Raises `UserError` if it is another leaf.
+        """
         try:
             member = self._member(name)
         except KeyError as error:
             raise self._incompatible() from error
-        stored = _stored(like)
-        count, *rest = member.shape or (0,)
-        if rows is None:
-            start, shape = 0, member.shape
-        elif isinstance(rows, slice):
-            start, stop, step = rows.indices(count)
-            assert step == 1
-            shape = (max(stop - start, 0), *rest)
-        else:
-            start, shape = rows, tuple(rest)
-        there = bool(member.shape) and 0 <= start < count
-        if stored.shape != shape or stored.dtype != member.dtype or not (rows is None or there):
+        stored, (count, *rest) = _stored(like), member.shape or (0,)
+        one = isinstance(rows, int)
+        expected = tuple(rest) if one else member.shape
+        if stored.shape != expected or stored.dtype != member.dtype or (one and not 0 <= rows < count):
             raise self._incompatible()
-        return member, start * math.prod(rest) * member.dtype.itemsize
+        if rows is None:
+            return member, 0, member.shape
+        start, stop = (rows, rows + 1) if one else (rows.start, rows.stop)
+        assert 0 <= start < stop <= count
+        row = math.prod(rest) * member.dtype.itemsize
+        return member, start * row, tuple(rest) if one else (stop - start, *rest)
 
     def _fill(self, array: np.ndarray, member: _Member, start: int) -> None:
         """Reads an array from that place on."""

@@ -57,7 +57,7 @@ def read_config_file(path: Path, complaint: str) -> tuple[RunConfig[Any], dict[s
         raise UserError(f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT}).")
     try:
         config = from_json(content.pop("config"))
-        for name, version in content.get("packages", {}).items():
+        for name, version in content.setdefault("packages", {}).items():
             if not isinstance(version, str):
                 raise TypeError(f"{name} has no version.")
     except (UserError, KeyError, TypeError, AttributeError) as error:
