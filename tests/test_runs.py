@@ -249,8 +249,9 @@ def test_resuming_reads_before_it_changes_anything(path: Path) -> None:
     content = (path / "episodes.csv").read_bytes().replace(b"\n8,", b"\n9,") + b"a row after the checkpoint\n"
     (path / "episodes.csv").write_bytes(content)
     run = Run(path, CONFIG, METRICS)
-    with pytest.raises(UserError, match=r"episodes\.csv is damaged in line 3: the run has no seed 9"):
-        run.begin(lengths)
+    for go in (run.check_lengths, run.begin):
+        with pytest.raises(UserError, match=r"episodes\.csv is damaged in line 3: the run has no seed 9"):
+            go(lengths)
     run.close()
     assert (path / "episodes.csv").read_bytes() == content
 

@@ -82,6 +82,7 @@ class Run:
             "metrics.csv": (*METRIC_COLUMNS, *metric_columns),
         }
         self._tables: dict[str, TextIO] = {}
+        self._checked: dict[str, int] | None = None
         self._started = time.time()
         # An object of our own, and not one for each thread: whoever closes the run lets go of it.
         self._lock = FileLock(path / LOCK, timeout=0, thread_local=False)
@@ -99,7 +100,7 @@ class Run:
         return storing(self.path / name, self.path)
 
     def check_lengths(self, lengths: dict[str, int]) -> None:
-        """Raises `UserError` if a table is not what a checkpoint counts on; changes nothing."""
+        """Raises `UserError` if a table is not what a checkpoint counts on; changes no file."""
         known = isinstance(lengths, dict) and set(lengths) == set(self._columns)
         if not known or not all(type(length) is int and length > 0 for length in lengths.values()):
             raise UserError(f"The checkpoints of {self.path} were made by an incompatible version of ceqr.")
@@ -111,12 +112,15 @@ class Run:
                 file.seek(length - 1)
                 if file.read(1) != b"\n":
                     raise UserError(f"{path} was changed since its checkpoint, so the run cannot go on.")
+        self.episodes = {seed: EpisodeStatistics() for seed in self.config.seed_numbers}
+        for row in read_episodes(self.path, self.config, lengths["episodes.csv"]):
+            self.episodes[row.seed].add(row)
+        self._checked = lengths
 
     def begin(self, lengths: dict[str, int] | None) -> None:
         """Opens the tables: cut back to the given lengths in bytes, or new."""
-        if lengths is not None:  # read before anything is changed
-            for row in read_episodes(self.path, self.config, lengths["episodes.csv"]):
-                self.episodes[row.seed].add(row)
+        if lengths is not None and lengths != self._checked:
+            self.check_lengths(lengths)
         for name, columns in self._columns.items():
             with self._storing(name):
                 file = open(self.path / name, "a", newline="", encoding="utf-8")  # noqa: SIM115
