@@ -171,9 +171,7 @@ sys.exit(main({arguments!r}))
     return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode
 
 
-@pytest.mark.parametrize(
-    "call", [6, 33, 36, 38]
-)  # in the first checkpoint; in tables, checkpoint and summary of the fourth
+@pytest.mark.parametrize("call", [6, 36])  # writing the first checkpoint; the fourth
 def test_a_full_disk_stops_a_run_that_then_goes_on(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
