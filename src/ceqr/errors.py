@@ -1,4 +1,4 @@
-"""What is a user's mistake, and the sentence about an unknown name."""
+"""What is a user's mistake, what is the disk's, and the sentence about an unknown name."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UserError(Exception):
     """A mistake that the user can mend: one sentence that says what is wrong and what would be right."""
+
+
+class StorageFailed(OSError):
+    """The system refused to write a file: one sentence that says which and why, what stands, and how to go on."""
 
 
 def nearest(kind: str, given: str, known: Iterable[str]) -> str:

@@ -2,19 +2,35 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ceqr.errors import UserError
 
 
 def write_aside(path: Path, data: bytes) -> None:
     """Writes a file so that it is there with all its content or as it was before, whatever happens."""
-    temporary = temporary_path(path)
-    with open(temporary, "wb") as file:
+    with written_aside(path) as file:
         file.write(data)
-        flush(file)
-    rename(temporary, path)
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[BinaryIO]:
+    """The same for whoever writes piece by piece: the file gets its name at the end, if nothing was raised."""
+    temporary = temporary_path(path)
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            flush(file)
+        rename(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()  # a full disk should not be left fuller
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def temporary_path(path: Path) -> Path:
@@ -31,6 +47,8 @@ def flush(file: Any) -> None:
 def rename(temporary: Path, path: Path) -> None:
     """Gives a flushed file its name, durably."""
     os.replace(temporary, path)
+    if os.name == "nt":  # Windows opens no folders, and needs not: it writes their changes to a journal
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,7 +1,7 @@
 """The learning curves of a run as one picture."""
 
+import io
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from ceqr.config import RunConfig
 from ceqr.errors import UserError
-from ceqr.runs import RECENT_EPISODES, read_config, read_episodes, read_table
+from ceqr.files import write_aside
+from ceqr.runs import RECENT_EPISODES, EpisodeRow, MetricsRow, read_config, read_episodes, read_metrics
 
 GRID = 200  # points of a mean over seeds
 COLOUR = "#1f4e9c"
+
+Series = dict[int, tuple[list[int], np.ndarray]]  # frames and values, by seed
 
 
 def plot(path: Path, out: Path | None = None) -> Path:
@@ -25,61 +29,19 @@ def plot(path: Path, out: Path | None = None) -> Path:
     out = out or path / "learning_curve.png"
     if out.suffix != ".png":
         raise UserError(f"--out must name a .png file, not {out}.")
-    episodes = defaultdict(list)
-    metrics: dict[int, list[dict[str, str]]] = defaultdict(list)
-    try:
-        for row in read_episodes(path):
-            episodes[row.seed].append(row)
-        for row in read_table(path / "metrics.csv"):
-            metrics[int(row["seed"])].append(row)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} has no results yet; train it for longer.") from error
+    episodes: dict[int, list[EpisodeRow]] = defaultdict(list)
+    metrics: dict[int, list[MetricsRow]] = defaultdict(list)
+    for row in read_episodes(path, config):
+        episodes[row.seed].append(row)
+    for row in read_metrics(path, config):
+        metrics[row.seed].append(row)
     if not episodes:
         raise UserError(f"{path} has no finished episode yet; train it for longer.")
-
-    figure, axes = plt.subplots(2, 3, figsize=(13, 6.4), sharex=True, layout="constrained")
-    returns, nongreedy, coverage, epistemic, aleatoric, value = axes.flat
-
-    def smooth(values: Sequence[float]) -> np.ndarray:
-        return _running_mean(np.asarray(values), RECENT_EPISODES)
-
-    _curves(
-        returns,
-        {s: ([r.frame for r in rows], smooth([r.total for r in rows])) for s, rows in episodes.items()},
-    )
-    returns.set_ylabel(f"return\n(running mean of {RECENT_EPISODES} episodes)")
-    _curves(
-        nongreedy,
-        {s: ([r.frame for r in rows], 100 * smooth([r.nongreedy for r in rows])) for s, rows in episodes.items()},
-    )
-    nongreedy.set_ylabel(f"non-greedy actions (%)\n(running mean of {RECENT_EPISODES} episodes)")
-    for axis, column, label, scale in (
-        (coverage, "coverage", "TD targets inside the\nevidential interval (%)", 100),
-        (epistemic, "epistemic", "epistemic uncertainty\n(of the chosen action, in returns)", 1),
-        (aleatoric, "aleatoric", "aleatoric uncertainty\n(of the chosen action, in returns)", 1),
-        (value, "start_value", "value at the episode's start\n(discounted return)", 1),
-    ):
-        axis.set_ylabel(label)
-        if any(row.get(column) for rows in metrics.values() for row in rows):
-            _curves(axis, {seed: _column(rows, column, scale) for seed, rows in metrics.items()})
-        else:
-            axis.text(0.5, 0.5, "not estimated (yet)", transform=axis.transAxes, ha="center", color="grey")
-    coverage.axhline(90, color="grey", linestyle=":", linewidth=1)
-    coverage.annotate("goal", (0.01, 90), xycoords=("axes fraction", "data"), va="bottom", color="grey", fontsize=8)
-    for axis in axes[1]:
-        axis.set_xlabel("frames")
-    for axis in axes.flat:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xlim(left=0)
-    for axis in (returns, nongreedy, coverage, epistemic, aleatoric):
-        axis.set_ylim(bottom=0)
-    returns.legend(loc="upper left", frameon=False, fontsize=8)
-    figure.suptitle(f"{config.agent} on {config.env}, {config.protocol} protocol, {config.seeds} seed(s)")
-    temporary = out.with_name(f".{out.name}.tmp")
+    figure = _draw(config, episodes, metrics)
+    picture = io.BytesIO()
     try:
-        figure.savefig(temporary, dpi=120, format="png")
-        temporary.replace(out)
+        figure.savefig(picture, dpi=120, format="png")
+        write_aside(out, picture.getvalue())
     except OSError as error:
         raise UserError(f"Cannot write {out}: {error.strerror}.") from error
     finally:
@@ -87,12 +49,65 @@ def plot(path: Path, out: Path | None = None) -> Path:
     return out
 
 
-def _column(rows: list[dict[str, str]], name: str, scale: float) -> tuple[list[int], np.ndarray]:
-    filled = [row for row in rows if row.get(name)]
-    return [int(row["frame"]) for row in filled], scale * np.array([float(row[name]) for row in filled])
+def _draw(config: RunConfig[Any], episodes: dict[int, list[EpisodeRow]], metrics: dict[int, list[MetricsRow]]) -> Any:
+    figure, axes = plt.subplots(2, 3, figsize=(13, 6.4), sharex=True, layout="constrained")
+    returns, nongreedy, coverage, epistemic, aleatoric, value = axes.flat
+    for axis, name, label, scale in (
+        (returns, "total", "return", 1),
+        (nongreedy, "nongreedy", "non-greedy actions (%)", 100),
+    ):
+        _curves(axis, {seed: _running(rows, name, scale) for seed, rows in episodes.items()})
+        axis.set_ylabel(f"{label}\n(running mean of {RECENT_EPISODES} episodes)")
+    for axis, column, label, scale in (
+        (coverage, "coverage", "TD targets inside the\nevidential interval (%)", 100),
+        (epistemic, "epistemic", "epistemic uncertainty\n(of the chosen action, in returns)", 1),
+        (aleatoric, "aleatoric", "aleatoric uncertainty\n(of the chosen action, in returns)", 1),
+        (value, "start_value", "value at the episode's start\n(discounted return)", 1),
+    ):
+        axis.set_ylabel(label)
+        series = {seed: _column(rows, column, scale) for seed, rows in metrics.items()}
+        if any(len(frames) for frames, _ in series.values()):
+            _curves(axis, series)
+        else:
+            axis.text(0.5, 0.5, "not estimated (yet)", transform=axis.transAxes, ha="center", color="grey")
+            axis.set_yticks([])
+    if coverage.lines:
+        coverage.axhline(90, color="grey", linestyle=":", linewidth=1)
+        coverage.annotate("goal", (0.01, 90), xycoords=("axes fraction", "data"), va="bottom", color="grey", fontsize=8)
+    for axis in axes[1]:
+        axis.set_xlabel("frames")
+    for axis in axes.flat:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlim(left=0)
+    coverage.set_ylim(0, 102)
+    for axis in (nongreedy, epistemic, aleatoric):  # what cannot be negative; returns and values can
+        axis.set_ylim(bottom=0)
+    if returns.lines:
+        returns.legend(loc="best", frameon=False, fontsize=8)
+    figure.suptitle(_title(config), parse_math=False)
+    return figure
 
 
-def _curves(axis: Any, series: dict[int, tuple[Sequence[int], np.ndarray]]) -> None:
+def _title(config: RunConfig[Any]) -> str:
+    rules = f", {config.protocol} protocol" if config.env.startswith("minatar/") else ""
+    return f"{config.agent} on {config.env}{rules}, {config.seeds} seed{'s' if config.seeds > 1 else ''}"
+
+
+def _running(rows: list[EpisodeRow], name: str, scale: float) -> tuple[list[int], np.ndarray]:
+    """A running mean over the episodes that have a number."""
+    filled = [row for row in rows if np.isfinite(getattr(row, name))]
+    values = np.array([getattr(row, name) for row in filled])
+    return [row.frame for row in filled], scale * _running_mean(values, RECENT_EPISODES)
+
+
+def _column(rows: list[MetricsRow], name: str, scale: float) -> tuple[list[int], np.ndarray]:
+    """What was logged under that name, where something was."""
+    filled = [row for row in rows if np.isfinite(row.values.get(name, np.nan))]
+    return [row.frame for row in filled], scale * np.array([row.values[name] for row in filled])
+
+
+def _curves(axis: Any, series: Series) -> None:
     """One thin line a seed, and their mean where all of them have values."""
     drawn = {seed: (np.asarray(x), y) for seed, (x, y) in sorted(series.items()) if len(x)}
     alone = len(drawn) == 1

@@ -1,151 +1,124 @@
-"""Checkpoints: a PyTree of arrays in one `.npz` file, with its SHA-256 beside it in the format of `sha256sum`.
+"""The folder of checkpoints: an `.npz` named by its frame, and beside it its SHA-256 in the format of `sha256sum`.
 
 A file is written aside, flushed and renamed, and its checksum after it, so a checkpoint is there entirely or not at
-all. A checkpoint that does not match its checksum is passed over for the one before. Nothing is unpickled: an array
-that would need it is refused.
+all. A checkpoint that does not match its checksum is passed over for the one before. The two newest are kept. Files of
+other names, and folders of any name, are somebody else's, and left alone.
 """
 
 import hashlib
-import json
+import re
 import warnings
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import jax
-import numpy as np
-
-from ceqr.errors import UserError
-from ceqr.files import flush, rename, temporary_path, write_aside
+from ceqr.arrays import ArrayFile, write
+from ceqr.errors import StorageFailed, UserError
+from ceqr.files import flush, write_aside, written_aside
 
 KEPT = 2  # the newest, and one to fall back on
-META = "meta"
-
-Tree = TypeVar("Tree")
+NAME = re.compile(r"\d{12}\.npz")
+OURS = re.compile(r"\d{12}\.npz(\.sha256)?|\.\d{12}\.npz(\.sha256)?\.tmp")
 
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be used; another one was."""
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+class Saved(ArrayFile):
+    """An opened checkpoint that matches its checksum."""
+
+    @property
+    def frame(self) -> int:
+        return int(self.path.stem)
+
+    def _digest(self) -> str:
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()
 
 
 def _checksum_path(path: Path) -> Path:
     return path.with_suffix(".npz.sha256")
 
 
-def _named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
+def save(folder: Path, frame: int, groups: Sequence[Any], meta: dict[str, Any]) -> Path:
+    """Saves the checkpoint of that frame, and drops all but the last two.
 
-
-def _is_key(leaf: Any) -> bool:
-    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def save(folder: Path, frame: int, tree: Any, meta: dict[str, Any]) -> Path:
-    """Saves a PyTree and a little JSON as the checkpoint of that frame, and drops all but the last two."""
-    folder.mkdir(exist_ok=True)
+    `groups` are trees whose leaves have a leading axis of their seeds; the file holds all seeds in that order.
+    """
     path = folder / f"{frame:012d}.npz"
-    temporary = _write_tree_aside(path, tree, meta)
-    digest = _digest(temporary)
-    # Where the same frame is saved again, its old checksum must not vouch for the new file.
-    _checksum_path(path).unlink(missing_ok=True)
-    rename(temporary, path)
-    write_aside(_checksum_path(path), f"{digest}  {path.name}\n".encode())
+    with storing(path, folder.parent):
+        folder.mkdir(exist_ok=True)
+        with written_aside(path) as file:
+            write(file, groups, meta)
+            flush(file)
+            # Where the same frame is saved again, its old checksum must not vouch for the new file.
+            _checksum_path(path).unlink(missing_ok=True)
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        write_aside(_checksum_path(path), f"{digest}  {path.name}\n".encode())
+        _drop_others(folder, path)
+    return path
+
+
+def _drop_others(folder: Path, path: Path) -> None:
+    """Deletes all of ours but this checkpoint and the one before it."""
     # What is newer than this one was passed over as damaged; the rest is old, or was never completed.
     kept = [p for p in complete(folder) if p <= path][:KEPT]
     wanted = {*kept, *map(_checksum_path, kept)}
     for other in set(folder.iterdir()) - wanted:
-        other.unlink(missing_ok=True)
-    return path
-
-
-def save_file(path: Path, tree: Any, meta: dict[str, Any]) -> None:
-    """Saves a PyTree and a little JSON as one file of that name, entirely or not at all."""
-    rename(_write_tree_aside(path, tree, meta), path)
-
-
-def _write_tree_aside(path: Path, tree: Any, meta: dict[str, Any]) -> Path:
-    arrays = {
-        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for name, leaf in _named_leaves(tree)
-    }
-    assert META not in arrays
-    temporary = temporary_path(path)
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, allow_pickle=False, **{META: np.array(json.dumps(meta))}, **arrays)
-            flush(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)  # a full disk should not be left fuller
-        raise
-    return temporary
+        if OURS.fullmatch(other.name) and other.is_file():
+            with suppress(OSError):  # somebody may have it open, which Windows minds; the next time will do
+                other.unlink()
 
 
 def complete(folder: Path) -> list[Path]:
     """Checkpoints that were written to the end, newest first."""
-    return sorted((p for p in folder.glob("*.npz") if _checksum_path(p).exists()), reverse=True)
+    try:
+        ours = [p for p in folder.iterdir() if NAME.fullmatch(p.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((p for p in ours if p.is_file() and _checksum_path(p).is_file()), reverse=True)
 
 
-def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict[str, Any]] | None:
-    """The newest readable checkpoint as a tree of the same structure, shapes and types as `like`, and its JSON.
-
-    None if no checkpoint was ever completed. `like` may hold `jax.ShapeDtypeStruct`s.
-    """
+def latest(folder: Path) -> Saved | None:
+    """The newest checkpoint that matches its checksum, opened; None if none was ever completed."""
     found = complete(folder)
     for path in found:
-        expected = _checksum_path(path).read_bytes().split()[:1]
-        if expected != [_digest(path).encode()]:
-            warnings.warn(
-                f"Checkpoint {path} does not match its checksum; using the one before it.",
-                CheckpointWarning,
-                stacklevel=2,
-            )
-            continue
-        return load_file(path, like)
+        try:
+            saved, checksum = Saved(path), _checksum_path(path).read_bytes()
+        except FileNotFoundError:  # training goes on meanwhile, and dropped it for a newer one
+            return latest(folder)
+        if checksum.split()[:1] == [saved._digest().encode()]:
+            return saved
+        saved.close()
+        warnings.warn(
+            f"Checkpoint {path} does not match its checksum; using the one before it.", CheckpointWarning, stacklevel=2
+        )
     if found:
         raise UserError(f"No checkpoint in {folder} matches its checksum, so the run cannot go on; train it anew.")
     return None
 
 
-def load_meta(path: Path) -> dict[str, Any]:
-    """The JSON of a file alone, after a look at the checksums of all that is in it."""
+@contextmanager
+def storing(path: Path, run: Path) -> Iterator[None]:
+    """Turns the system's refusal to write a file of a run into a sentence."""
     try:
-        with open(path, "rb") as raw, zipfile.ZipFile(raw) as archive:
-            if archive.testzip() is not None:
-                raise ValueError("A checksum is wrong.")
-            raw.seek(0)
-            with np.load(raw, allow_pickle=False) as file:
-                return dict(json.loads(str(file[META])))
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        yield
+    except StorageFailed:
         raise
-    except Exception as error:  # a damaged archive fails in many ways
-        raise UserError(f"{path} is damaged, or was not saved by ceqr.") from error
+    except OSError as error:
+        raise StorageFailed(f"Cannot write {path}: {error.strerror or error}; {_what_stands(run)}.") from error
 
 
-def load_file(path: Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
-    """A file's tree, of the same structure, shapes and types as `like`, and its JSON."""
-    incompatible = UserError(f"Checkpoint {path} was made by an incompatible version of ceqr or of its configuration.")
+def _what_stands(run: Path) -> str:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            meta = json.loads(str(file[META]))
-            leaves = [_read(file, name, leaf) for name, leaf in _named_leaves(like)]
-            surplus = len(file.files) - 1 - len(leaves)
-    except (KeyError, ValueError, zipfile.BadZipFile, OSError) as error:
-        raise incompatible from error
-    if surplus:
-        raise incompatible
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), meta
-
-
-def _read(file: Any, name: str, like: Any) -> jax.Array:
-    array = file[name]
-    # A copy that JAX owns: the training loop gives its buffers away.
-    leaf = jax.random.wrap_key_data(array) if _is_key(like) else jax.numpy.array(array)
-    if leaf.shape != like.shape or leaf.dtype != like.dtype:
-        raise ValueError(f"{name} is {leaf.dtype}{leaf.shape}, not {like.dtype}{like.shape}.")
-    return leaf
+        found = complete(run / "checkpoints")
+    except OSError:
+        found = []
+    if found:
+        return f"the checkpoint of frame {int(found[0].stem):,} stands, so mend that and go on with 'ceqr resume {run}'"
+    if (run / "config.json").is_file():
+        return f"no checkpoint was written yet, so mend that and begin anew with 'ceqr resume {run}'"
+    return "nothing was written yet, so mend that and train anew"
