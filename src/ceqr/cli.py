@@ -7,6 +7,7 @@ command that needs it, so that help and most mistakes are answered at once.
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 
 RunPath = Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
+Imports = Annotated[tuple[str, ...], tyro.conf.arg(name="import", metavar="[MODULE ...]")]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class ResumeArgs:
     """Run directory."""
     frames: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Train to this many frames instead: extends a run, finished or not."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what the run names and you trust."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -54,6 +58,8 @@ class EvalArgs:
     """Episodes to play with each seed."""
     max_episode_frames: int = 50_000
     """Frames after which an episode counts as it stands: a good player may never lose."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what the run names and you trust."""
     json: bool = False
     """Print JSON, with the return of every episode."""
 
@@ -128,12 +134,12 @@ def train(argv: Sequence[str]) -> int:
     args = _parse_train(argv)
     config = args.run
     config.check()
-    game = re.sub(r"[^\w.-]", "-", config.env.removeprefix("minatar/").removeprefix("gymnasium/"))
+    game = re.sub(r"[^\w.-]", "-", config.env.partition("/")[2])
     out = args.out or Path("runs", f"{game}-{config.agent}-{config.preset}")
     use_compilation_cache()
-    from ceqr.training import trainer
+    from ceqr.training.train import start
 
-    return _run_training(lambda: trainer.start(config, out, args.quiet))
+    return _run_training(lambda: start(config, out, args.quiet))
 
 
 def _parse_train(argv: Sequence[str]) -> Any:
@@ -142,10 +148,12 @@ def _parse_train(argv: Sequence[str]) -> Any:
     for name in ("agent", "preset", "env", "config"):
         first.add_argument(f"--{name}", nargs="?")
     first.add_argument("--env-kwargs", "--env_kwargs", nargs="*", default=())
+    first.add_argument("--import", nargs="*", default=(), dest="imports")
     given, _ = first.parse_known_args(argv)
+    _import(given.imports)
 
     from ceqr.agents import agent_classes
-    from ceqr.config import RunConfig, default_config
+    from ceqr.config import RunConfig, default_config, require_trust
 
     if given.config is None:
         names = (given.agent or "ceqr-dqn", given.preset, given.env or "minatar/breakout")
@@ -157,34 +165,54 @@ def _parse_train(argv: Sequence[str]) -> Any:
         from ceqr.runs import read_config_file
 
         config, _ = read_config_file(Path(given.config), f"--config {given.config} cannot be read")
+        require_trust(config, given.imports, given.config)
     _, hyper_class = agent_classes(config.agent)
+    # Names of nested records are the titles of groups in the help.
+    hyper_type = Annotated[hyper_class, tyro.conf.arg(name=config.agent)]
+    run_type = Annotated[RunConfig[hyper_type], tyro.conf.arg(name="")]  # pyright: ignore[reportInvalidTypeArguments]
 
     @dataclass(frozen=True)
     class TrainArgs:
         """Train an agent from scratch; what is not given comes from the preset."""
 
-        run: RunConfig[hyper_class]  # pyright: ignore[reportInvalidTypeForm]
-        """What to train."""
+        run: run_type  # pyright: ignore[reportInvalidTypeForm]
         out: OptionalPath = None
         """Run directory to create; runs/<game>-<agent>-<preset> unless given."""
         config: OptionalPath = None
         """A run's config.json to repeat, instead of a preset."""
+        imports: Imports = ()
+        """Modules to import first: what an environment or agent of your own needs, or what --config names and you
+        trust."""
         quiet: bool = False
         """Print nothing but errors."""
 
-    return _parse(TrainArgs, "train", argv, TrainArgs(run=config))
+    args = _parse(TrainArgs, "train", argv, TrainArgs(run=config))
+    args.run.share_env(config)
+    return args
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Imports what the user named on the command line."""
+    from ceqr.envs import import_module
+
+    for name in modules:
+        try:
+            import_module(name)
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
 
 def resume(argv: Sequence[str]) -> int:
     args = _parse(ResumeArgs, "resume", argv)
+    _import(args.imports)
     use_compilation_cache()
-    from ceqr.training import trainer
+    from ceqr.training.train import resume
 
-    return _run_training(lambda: trainer.resume(args.run, args.frames, args.quiet))
+    return _run_training(lambda: resume(args.run, args.frames, args.quiet, imports=args.imports))
 
 
 def _run_training(go: Callable[[], None]) -> int:
-    from ceqr.training.trainer import Diverged, EnvironmentStopped, Interrupted
+    from ceqr.training.train import Diverged, EnvironmentStopped, Interrupted
 
     try:
         go()
@@ -201,10 +229,12 @@ def _run_training(go: Callable[[], None]) -> int:
 
 def evaluate(argv: Sequence[str]) -> int:
     args = _parse(EvalArgs, "eval", argv)
+    _import(args.imports)
     use_compilation_cache()
     from ceqr.evaluate import evaluate
 
-    result = evaluate(args.run, args.episodes, args.max_episode_frames, quiet=args.json).to_json()
+    options = {"quiet": args.json, "imports": args.imports}
+    result = evaluate(args.run, args.episodes, args.max_episode_frames, **options).to_json()
     if args.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -239,10 +269,43 @@ def regress(argv: Sequence[str]) -> int:
     except ValueError as error:
         name, _, rest = str(error).partition(" ")
         raise UserError(f"--{name.replace('_', '-')} {rest}") from error
+    _check_regress_memory(args.hidden)
     go = _regress_figure if args.table is None else _regress_table
     out = args.out or Path("fig2" if args.table is None else f"{args.table.stem}-predictions")
-    go(args, options, out)
+    try:
+        go(args, options, out)
+    except ValueError as error:  # the estimator's own sentence, such as that rows are too few
+        raise UserError(in_options(str(error))) from error
     return 0
+
+
+IN_OPTIONS = (  # the estimator's words, and those of the command line
+    (r"early_stopping=True needs", "Fitting needs"),
+    (r" or set early_stopping=False", ""),
+    (r"set conformal=False", "leave out --conformal"),
+    (r"conformal=True", "--conformal"),
+    (r"n_samples = (\d+)", r"\1 distinct row(s)"),
+    (r"learning_rate=", "--learning-rate "),
+    (r"coverage=", "--coverage "),
+)
+
+
+def in_options(sentence: str) -> str:
+    """A sentence of the estimator in the words of `ceqr regress`."""
+    for words, ours in IN_OPTIONS:
+        sentence = re.sub(words, ours, sentence)
+    return sentence
+
+
+def _check_regress_memory(hidden: tuple[int, ...]) -> None:
+    from ceqr.config import refuse_more_than_there_is
+    from ceqr.regression.evidence import MOST_FEATURES
+
+    sizes = (1, *hidden, 7)  # at least one column, and what the network says of a row
+    parameters = sum(a * b for a, b in itertools.pairwise(sizes))
+    projection = 8 * MOST_FEATURES * sizes[-2] if sizes[-2] > MOST_FEATURES else 0
+    # float32 weights, gradients, Adam's two means and the best so far, and float64 when they are drawn
+    refuse_more_than_there_is(28 * parameters + projection, f"A network of {parameters:,} weights or more", "--hidden")
 
 
 def _check_regress(args: RegressArgs) -> None:
@@ -280,10 +343,7 @@ def _regress_table(args: RegressArgs, options: dict[str, Any], out: Path) -> Non
     if new:
         new.matrix(names)
     with _new_folder(out):
-        try:
-            summary = table.predict_table(data, args.target, new, options, args.seed, out, not args.quiet)
-        except ValueError as error:  # the estimator's own sentence, such as that rows are too few
-            raise UserError(str(error)) from error
+        summary = table.predict_table(data, args.target, new, options, args.seed, out, not args.quiet)
     if args.quiet:
         return
     print(f"{summary['predictions']:,} predictions from {summary['rows']:,} rows: {summary['predicted']}")
@@ -320,12 +380,11 @@ def bench(argv: Sequence[str]) -> int:
             raise UserError(f"--{option} must be at least 1, not {value:,}.")
     if not 0 < args.seconds < 3600:
         raise UserError(f"--seconds must be above 0 and below 3,600, not {args.seconds:,}.")
+    from ceqr import envs
     from ceqr.agents import AGENTS
     from ceqr.config import RunConfig, default_config
 
     def config(agent: str, units: int) -> RunConfig[Any]:
-        if args.env.startswith("gymnasium/"):
-            raise UserError("ceqr bench measures compiled environments; a Gymnasium run's timing.csv tells its speed.")
         base = default_config(agent, "paper", args.env)
         return dataclasses.replace(base, seeds=args.seeds, hyper=dataclasses.replace(base.hyper, hidden=(units,)))
 
@@ -334,6 +393,8 @@ def bench(argv: Sequence[str]) -> int:
     configs = [config(agent, units) for units in sizes for agent in agents]
     for each in configs:
         each.check()
+        if not envs.is_compiled(each.make_env()):
+            raise UserError(f"ceqr bench measures compiled environments; for {each.env}, a run's timing.csv tells.")
     if args.sb3:
         from ceqr.bench_sb3 import require_sb3
 
@@ -403,10 +464,22 @@ def use_compilation_cache() -> None:
     """Keeps compiled programs between starts, in CEQR_CACHE_DIR or the user's cache folder."""
     import jax
 
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(os.environ.get("CEQR_CACHE_DIR") or Path(base, "ceqr"))
+    folder = cache_folder()
+    if folder is None:
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept; None for a user without a home, who goes on without."""
+    for variable, below in (("CEQR_CACHE_DIR", ""), ("XDG_CACHE_HOME", "ceqr")):
+        if os.environ.get(variable):
+            return Path(os.environ[variable], below)
+    try:
+        return Path.home() / ".cache" / "ceqr"
+    except RuntimeError:
+        return None
 
 
 def _fail(error: BaseException, code: int) -> int:

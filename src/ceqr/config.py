@@ -1,20 +1,25 @@
 """What a run is: every option of `ceqr train`, its presets and its checks. It is enough to repeat the run."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import jax
+import numpy as np
 
 from ceqr import envs
 from ceqr.agents import agent_classes
-from ceqr.agents.base import LARGEST, Hyperparameters, check_bounds
+from ceqr.agents.base import LARGEST, Agent, Hyperparameters, check_bounds
 from ceqr.errors import UserError, nearest
-from ceqr.networks import LARGE_IMAGE
+from ceqr.networks import LARGE_IMAGE, parameter_count
 
 PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's name, values for that agent alone
     "paper": {},  # the defaults are the paper's
     "quick": {"frames": 60_000, "hidden": (128,)},
-    # What Gymnasium environments get unless told otherwise; docs/how-to-gymnasium.md has the measurements.
+    # What environments other than MinAtar's get unless told otherwise; docs/how-to-gymnasium.md has the measurements.
     "vector": {
         "frames": 60_000,
         "hidden": (256, 256),
@@ -46,17 +51,18 @@ class RunConfig(Generic[Hyper]):
 
     hyper: Hyper
     env: str = "minatar/breakout"
-    """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders; or gymnasium/ and any id with
-    discrete actions, such as gymnasium/CartPole-v1."""
+    """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders; gymnasium/ and any id with discrete
+    actions, such as gymnasium/CartPole-v1; or gymnax/ and an id of gymnax, such as gymnax/CartPole-v1, which is
+    compiled."""
     env_kwargs: tuple[str, ...] = ()
-    """Options of a Gymnasium environment, as key=value."""
+    """Options of the environment, as key=value."""
     num_envs: int = field(default=1, metadata={"least": 1, "most": 4_096})
-    """How many Gymnasium environments to play side by side, per seed; each step of one of them is a frame."""
+    """How many environments to play side by side, per seed; each step of one of them is a frame."""
     agent: str = "ceqr-dqn"
     """Algorithm: ceqr-dqn, dqn, qr-dqn, bootstrapped-dqn, duvn or ua-dqn."""
     preset: str = "paper"
     """Where other defaults come from: paper (its Table 1, 2.5M frames), quick (128 hidden units, 60,000 frames),
-    vector or pixels (the defaults of Gymnasium environments, by what they let the agent see)."""
+    vector or pixels (the defaults of environments other than MinAtar's, by what they let the agent see)."""
     protocol: str = "paper"
     """MinAtar's rules: paper (no sticky actions), released (as paper, every episode replays the run's one environment
     seed) or standard (sticky actions 0.1)."""
@@ -67,7 +73,7 @@ class RunConfig(Generic[Hyper]):
     frames: int = field(default=2_500_000, metadata={"least": 1})
     """Frames to train, per seed."""
     max_episode_frames: int = field(default=0, metadata={"least": 0})
-    """Frames after which an episode is truncated (it still bootstraps); 0 for no limit."""
+    """Frames after which an episode is truncated (it still bootstraps); 0 for the environment's own limit, if any."""
     log_every: int = field(default=1_000, metadata={"least": 1})
     """Frames between rows of metrics.csv."""
     checkpoint_seconds: float = field(default=60.0, metadata={"least": 0.0})
@@ -92,25 +98,26 @@ class RunConfig(Generic[Hyper]):
                 f"--frames {self.frames:,} ends before learning starts at frame {self.hyper.learning_starts:,}; "
                 "ask for more frames or set --learning-starts lower."
             )
-        self.make_env()
+        env = self.make_env()
+        agent_class, _ = agent_classes(self.agent)
+        agent = agent_class(self.hyper, env.observation_shape, env.num_actions)
+        check_memory(agent, env.observation_dtype, self.seeds)
 
-    def make_env(self) -> "envs.Environment | envs.HostEnvironment":
-        options: dict[str, Any] = {"max_episode_frames": self.max_episode_frames}
-        if envs.is_host(self.env):
-            if self.protocol != "paper":
-                raise UserError("--protocol is MinAtar's; a Gymnasium environment takes its options by --env-kwargs.")
-        else:
-            for option, given in (("--num-envs", self.num_envs > 1), ("--env-kwargs", self.env_kwargs)):
-                if given:
-                    raise UserError(f"{option} is for Gymnasium environments; {self.env} is compiled into the program.")
-        try:
-            if envs.is_host(self.env):
-                options["kwargs"] = envs.parse_kwargs(self.env_kwargs)
-            else:
-                options["protocol"] = self.protocol
-            return envs.make(self.env, **options)
-        except (ValueError, envs.MissingExtra) as error:
-            raise UserError(str(error)) from error
+    def make_env(self) -> Any:
+        """The environment, with the options of the run; it is made once for a configuration."""
+        if "_made" not in vars(self):
+            try:
+                kwargs = envs.parse_kwargs(self.env_kwargs)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+            vars(self)["_made"] = make_env(self.env, self.protocol, self.max_episode_frames, kwargs)
+        return vars(self)["_made"]
+
+    def share_env(self, other: "RunConfig[Any]") -> None:
+        """Takes over the environment that another configuration has made, if this one would make the same."""
+        alike = all(getattr(self, n) == getattr(other, n) for n in ("env", "env_kwargs", *ENV_OPTIONS))
+        if alike and "_made" in vars(other):
+            vars(self)["_made"] = vars(other)["_made"]
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -118,22 +125,50 @@ class RunConfig(Generic[Hyper]):
 
 def default_config(agent: str, preset: str | None, env: str, env_kwargs: Sequence[str] = ()) -> RunConfig[Any]:
     """The configuration of a preset (unless given: the one that fits the environment), before any option is given."""
+    probe = RunConfig(Hyperparameters(), env=env, env_kwargs=tuple(env_kwargs))
     if preset is None:
-        preset = "paper"
-        if envs.is_host(env):
-            probe = RunConfig(Hyperparameters(), env=env, env_kwargs=tuple(env_kwargs)).make_env()
-            preset = fitting_preset(probe.observation_shape)
+        preset = preset_of(probe)
     hyper = default_hyper(agent, preset, env)
     names = {f.name for f in dataclasses.fields(RunConfig)}
     rest = {k: v for k, v in PRESETS[preset].items() if k in names}
-    return RunConfig(hyper=hyper, agent=agent, preset=preset, env=env, env_kwargs=tuple(env_kwargs), **rest)
+    config = RunConfig(hyper=hyper, agent=agent, preset=preset, env=env, env_kwargs=tuple(env_kwargs), **rest)
+    config.share_env(probe)
+    return config
 
 
-def fitting_preset(observation_shape: tuple[int, ...]) -> str:
-    """The preset for an environment of that kind: small images are taken for MinAtar's like."""
-    if len(observation_shape) == 1:
+def preset_of(config: RunConfig[Any]) -> str:
+    """The preset for the environment of a configuration."""
+    try:
+        family = envs.family(config.env)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return family.preset or fitting_preset(config.make_env())
+
+
+def fitting_preset(env: Any) -> str:
+    """The preset for what an environment lets an agent see: small images are taken for MinAtar's like."""
+    if len(env.observation_shape) == 1:
         return "vector"
-    return "pixels" if min(observation_shape[:2]) >= LARGE_IMAGE else "paper"
+    return "pixels" if min(env.observation_shape[:2]) >= LARGE_IMAGE else "paper"
+
+
+ENV_OPTIONS = ("protocol", "max_episode_frames")  # options of a run that are the environment's
+
+
+def make_env(name: str, protocol: str, max_episode_frames: int, env_kwargs: Mapping[str, Any]) -> Any:
+    """The environment of that name with the options of a run; `UserError` in one sentence if it cannot be made."""
+    given = {"protocol": protocol, "max_episode_frames": max_episode_frames}
+    try:
+        family = envs.family(name)
+        if protocol != RunConfig.protocol and "protocol" not in (family.options or ()):
+            raise ValueError(f"--protocol is MinAtar's; {name} takes its options by --env-kwargs.")
+        for each in ENV_OPTIONS:
+            if each in env_kwargs:
+                raise ValueError(f"--env-kwargs gives {each}, for which there is --{each.replace('_', '-')}.")
+        changed = {k: v for k, v in given.items() if v != getattr(RunConfig, k)}
+        return envs.make(name, **changed, **env_kwargs)
+    except (ValueError, envs.MissingExtra) as error:
+        raise UserError(str(error)) from error
 
 
 def default_hyper(agent: str, preset: str, env: str) -> Any:
@@ -162,9 +197,66 @@ def build(cls: Any, values: dict[str, Any]) -> Any:
     fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     if set(values) != set(fields):
         raise ValueError(f"{cls.__name__} has other fields than {sorted(values)}.")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    for name, value in values.items():
-        plain = fields[name] in (int, float, str, bool)
-        if plain and type(value) is not fields[name] and not (fields[name] is float and type(value) is int):
-            raise ValueError(f"{name} must be of type {fields[name].__name__}.")
-    return cls(**values)
+    return cls(**{name: _of_type(name, value, fields[name]) for name, value in values.items()})
+
+
+def _of_type(name: str, value: Any, kind: Any) -> Any:
+    """The value if it is of that type, lists as tuples; ValueError if it is not. Types of no plain kind are passed."""
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} must be a list, not {value!r}.")
+        return tuple(_of_type(name, each, get_args(kind)[0]) for each in value)
+    plain = kind in (int, float, str, bool)
+    if plain and type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{name} must be of type {kind.__name__}, not {value!r}.")
+    return value
+
+
+def require_trust(config: RunConfig[Any], imports: Collection[str], where: object) -> None:
+    """Raises `UserError` if the environment of a run would import a module that the user has not named.
+
+    A run may come from a stranger, and importing a module runs it.
+    """
+    for module in envs.modules(config.env):
+        if module not in imports:
+            raise UserError(
+                f"{where} plays {config.env}, for which the module {module!r} would be imported, and its code run; "
+                f"if you trust it, say so with --import {module}."
+            )
+
+
+# Memory.
+
+GIB = 2**30
+
+
+def check_memory(agent: Agent, observation_dtype: Any, seeds: int = 1) -> None:
+    """Raises `UserError` if training so many agents would take more memory than the machine has."""
+    size, dtype = math.prod(agent.observation_shape), np.dtype(observation_dtype)
+    observation = -(-size // 8) if dtype == np.bool_ else size * dtype.itemsize  # booleans are kept as bits
+    replay = agent.hyper.replay_size * (observation + 13)
+    parameters = parameter_count(jax.eval_shape(agent.init_params, jax.random.key(0)))
+    network = 4 * 4 * parameters  # float32: network, target and Adam's two means
+    refuse_more_than_there_is(
+        seeds * (replay + network),
+        f"{seeds:,} seed(s) with {replay / GIB:,.1f} GiB of replay and {network / GIB:,.1f} GiB of networks each",
+        "--seeds, --replay-size or --hidden",
+    )
+
+
+def refuse_more_than_there_is(needed: int, what: str, options: str) -> None:
+    """Raises `UserError` if that many bytes are more than the machine's memory, where the system tells its size."""
+    there_is = machine_memory()
+    if there_is is not None and needed > there_is:
+        raise UserError(
+            f"{what} would take about {needed / GIB:,.1f} GiB of memory, and this machine has {there_is / GIB:,.1f}: "
+            f"set {options} lower."
+        )
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

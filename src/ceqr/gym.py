@@ -5,7 +5,6 @@ ourselves would double the time that `import ceqr` takes.
 """
 
 import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -33,19 +32,24 @@ def register_when_imported() -> None:
 
 
 class _WhenGymnasiumComes(importlib.abc.MetaPathFinder):
-    """Finds Gymnasium as the import system would, and registers our environments once it has been executed."""
+    """Finds Gymnasium as the others would, and registers our environments once it has been executed.
+
+    It stays until then: whoever asks for the spec alone (`importlib.util.find_spec`) imports nothing.
+    """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if fullname != "gymnasium":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
 
         def load_and_register(module: Any) -> None:
             load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             register()
 
         spec.loader.exec_module = load_and_register

@@ -54,6 +54,35 @@ def test_every_step_is_a_transition_and_ends_come_with_their_last_observation() 
     assert all(s.reward.dtype == np.float32 for s in seen)
 
 
+class OneBuffer(Counting):
+    """Writes every observation into the same array."""
+
+    _buffer = None
+
+    def _observe(self) -> np.ndarray:
+        if self._buffer is None:
+            self._buffer = np.zeros(2, np.float32)
+        self._buffer[:] = self._steps, self._episodes
+        return self._buffer
+
+
+def test_an_environment_may_reuse_its_observation() -> None:
+    """Also: what a step returned stays as it was when the next one is made."""
+    lanes = replace(from_env(OneBuffer()), build=lambda: OneBuffer(2)).vector(2)
+    seen = [lanes.reset([0, 1])]
+    steps = [lanes.step(np.zeros(2, int)) for _ in range(4)]
+    seen += [s.observation for s in steps]
+    np.testing.assert_array_equal(np.array(seen)[:, 1], [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2]])
+    np.testing.assert_array_equal([s.successor[1] for s in steps], [[1, 0], [2, 0], [1, 1], [2, 1]])
+
+
+def test_a_limit_counts_the_agent_s_frames_where_frames_are_skipped() -> None:
+    lanes = make("gymnasium/ALE/Pong-v5", max_episode_frames=6).vector(1)
+    lanes.reset([0])
+    assert [bool(lanes.step(np.array([0])).truncated[0]) for _ in range(12)] == ([False] * 5 + [True]) * 2
+    lanes.close()
+
+
 def test_actions_that_do_not_start_at_zero() -> None:
     class Offset(Counting):
         action_space = spaces.Discrete(3, start=5)
@@ -135,6 +164,8 @@ def test_spaces_that_cannot_be(space: spaces.Space, actions: spaces.Space | None
         ("ceqr/Brekout-v0", {}, "did you mean 'ceqr/Breakout-v0'"),
         ("Zzzzzzzzzz-v0", {}, "none has a similar name"),
         ("no_such_module:Thing-v0", {}, "The module 'no_such_module' cannot be imported"),
+        (".relative:Thing-v0", {}, "The module '.relative' cannot be imported"),
+        (":Thing-v0", {}, "The module '' cannot be imported"),
         ("CartPole-v1", {"colour": "red"}, "cannot be made with colour='red': TypeError"),
         ("ceqr/Breakout-v0", {"protocol": "own"}, "Unknown protocol 'own'"),
     ],
@@ -142,13 +173,15 @@ def test_spaces_that_cannot_be(space: spaces.Space, actions: spaces.Space | None
 @pytest.mark.filterwarnings("ignore")
 def test_ids_that_cannot_be(name: str, kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        from_id(name, kwargs)
+        from_id(name, **kwargs)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_options_reach_the_environment() -> None:
-    assert from_id("FrozenLake-v1", {"map_name": "8x8"}).observation_shape == (64,)
+    assert make("gymnasium/FrozenLake-v1", map_name="8x8").observation_shape == (64,)
+    with pytest.raises(ValueError, match="max_episode_frames must be at least 0, not -1"):
+        make("gymnasium/CartPole-v1", max_episode_frames=-1)
     lanes = make("gymnasium/CartPole-v1", max_episode_frames=7).vector(1)
     lanes.reset([0])
     ends = [lanes.step(np.array([i % 2])) for i in range(7)]
@@ -228,7 +261,14 @@ def test_minatar_seeds_and_resets_in_the_middle() -> None:
         env.unwrapped.step(3)
 
 
-@pytest.mark.parametrize("imports", ["import ceqr, gymnasium", "import gymnasium, ceqr"])
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import ceqr, gymnasium",
+        "import gymnasium, ceqr",
+        "import ceqr, importlib.util as u; u.find_spec('gymnasium'); u.find_spec('gymnasium'); import gymnasium",
+    ],
+)
 def test_minatar_is_registered_in_whichever_order(imports: str) -> None:
     script = f"{imports}; gymnasium.make('ceqr/Breakout-v0', protocol='standard').reset(seed=0)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -1,67 +1,138 @@
-"""Environments by name: `make("minatar/breakout")`, `make("gymnasium/CartPole-v1")`.
+"""Environments by name: `make("minatar/breakout")`, `make("gymnasium/CartPole-v1")`, `make("gymnax/CartPole-v1")`.
 
-Importing this package is cheap: JAX and the games are imported when an environment is built.
+What stands before the slash is a family: a line below, and a file. Every environment has `name`, `num_actions`,
+`observation_shape` and `observation_dtype`; a compiled one is an `Environment`, one of the host makes lanes (`vector`).
+Importing this package is cheap: JAX and the games are imported when an environment is made.
 """
 
 import ast
+import importlib
+import os
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ceqr.envs.families import Family, Option, call
 from ceqr.errors import nearest
 
 if TYPE_CHECKING:
     from ceqr.envs.base import Environment, EnvState, MissingExtra, TimeStep
     from ceqr.envs.gymnasium import HostEnvironment
+    from ceqr.envs.observations import ObservationFormat
 
 __all__ = [
     "ENVIRONMENTS",
+    "FAMILIES",
     "MINATAR_GAMES",
     "MINATAR_PROTOCOLS",
     "EnvState",
     "Environment",
+    "Family",
     "HostEnvironment",
     "MissingExtra",
+    "Option",
     "TimeStep",
+    "family",
+    "first_action",
+    "is_compiled",
     "make",
+    "modules",
+    "observation_format",
+    "register",
 ]
 
 MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 MINATAR_PROTOCOLS = ("paper", "released", "standard")
 ENVIRONMENTS = tuple(f"minatar/{game}" for game in MINATAR_GAMES)
 
+FAMILIES: dict[str, Family] = {}
 
-HOST = "gymnasium/"
+
+def register(family: Family) -> None:
+    """Makes the environments of a family known by their names, to the command line too."""
+    if family.prefix in FAMILIES:
+        raise ValueError(f"There is already a family {family.prefix!r}.")
+    FAMILIES[family.prefix] = family
 
 
-def is_host(name: str) -> bool:
-    """Whether the name is one of a Gymnasium environment, which the host plays."""
-    return name.startswith(HOST)
+register(
+    Family(
+        prefix="minatar",
+        make="ceqr.envs.minatar:MinAtar",
+        compiled=True,
+        about="MinAtar's five games",
+        names=MINATAR_GAMES,
+        options={
+            "protocol": Option("paper", "MinAtar's rules", choices=MINATAR_PROTOCOLS),
+            "max_episode_frames": Option(0, "frames after which an episode is truncated; 0 for no limit", least=0),
+        },
+        preset="paper",
+    )
+)
+register(
+    Family(
+        prefix="gymnasium",
+        make="ceqr.envs.gymnasium:from_id",
+        compiled=False,
+        about="any Gymnasium id with discrete actions",
+        options=None,
+        knows="ceqr.envs.gymnasium:knows",
+        modules="ceqr.envs.gymnasium:modules",
+    )
+)
+register(
+    Family(
+        prefix="gymnax",
+        make="ceqr.envs.gymnax:from_id",
+        compiled=True,
+        about="gymnax's environments with discrete actions",
+        options=None,
+        knows="ceqr.envs.gymnax:knows",
+    )
+)
+
+
+def family(name: str) -> Family:
+    """The family that a name belongs to; ValueError, saying what was probably meant, if there is none."""
+    prefix, slash, _ = name.partition("/")
+    if slash and prefix in FAMILIES:
+        return FAMILIES[prefix]
+    meant = [f"{each.prefix}/{name}" for each in FAMILIES.values() if each.knows and call(each.knows, name)]
+    if meant:
+        raise ValueError(f"Unknown environment {name!r}; there is {' and '.join(map(repr, meant))}.")
+    raise ValueError(nearest("environment", name, (n for each in FAMILIES.values() for n in each.full_names)))
 
 
 def make(name: str, **options: Any) -> Any:
-    """Builds the environment of that name; `options` are those of its class, or of `gymnasium.from_id`.
-
-    An `Environment` that can be compiled, or for Gymnasium's a `HostEnvironment`.
-    """
-    if is_host(name):
-        from ceqr.envs.gymnasium import from_id
-
-        return from_id(name.removeprefix(HOST), **options)
-    if name not in ENVIRONMENTS:
-        raise ValueError(_unknown(name))
-    from ceqr.envs.minatar import MinAtar
-
-    return MinAtar(name.removeprefix("minatar/"), **options)
+    """The environment of that name, with options of its family; ValueError or `MissingExtra` if it cannot be made."""
+    of, rest = family(name), name.partition("/")[2]
+    of.check(rest, options)
+    return call(of.make, rest, **options)
 
 
-def _unknown(name: str) -> str:
-    from ceqr.envs.gymnasium import find_spec
+def modules(name: str) -> tuple[str, ...]:
+    """The modules that making an environment imports because its name says so: somebody's code, which then runs."""
+    prefix, slash, rest = name.partition("/")
+    of = FAMILIES.get(prefix) if slash else None
+    return () if of is None or of.modules is None else call(of.modules, rest)
 
-    try:
-        find_spec(name)
-    except (ValueError, ImportError):
-        return nearest("environment", name, (*ENVIRONMENTS, "gymnasium/<id>"))
-    return f"Unknown environment {name!r}; Gymnasium has it as 'gymnasium/{name}'."
+
+def is_compiled(env: Any) -> bool:
+    """Whether an environment is an `Environment`, pure functions that JAX compiles; otherwise the host plays it."""
+    return not hasattr(env, "vector")
+
+
+def observation_format(env: Any) -> "ObservationFormat":
+    """How an environment's observations become what a network reads."""
+    from ceqr.envs.observations import ObservationFormat
+
+    told = getattr(env, "observations", None)
+    return told or ObservationFormat.of_network(env.observation_shape, env.observation_dtype)
+
+
+def first_action(env: Any) -> int:
+    """The number that an environment gives to its first action."""
+    return getattr(env, "first_action", 0)
 
 
 def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
@@ -79,6 +150,22 @@ def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             parsed[key] = text
     return parsed
+
+
+def import_module(name: str) -> None:
+    """Imports a module that the user named, also from the folder they are in; ValueError if it cannot be."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a relative name, a syntax error, whatever the module itself raises
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"The module {name!r} cannot be imported: {' '.join(reason.split()).rstrip('.')}.") from error
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,17 +10,18 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax.typing import DTypeLike
 
+WORLD = 0x3091D  # folded into a seed's key, so that no number is shared with its training
 EnvState = Any  # a PyTree that only its environment looks into
 
 
 class TimeStep(NamedTuple):
-    """What one call of `Environment.step` brings."""
+    """What one step brings: arrays of JAX, or for environments of the host, NumPy's with a leading axis of lanes."""
 
-    observation: jax.Array  # to act on next; the first of a new episode if this step ended one
-    successor: jax.Array  # where the action led; differs from `observation` only at an episode's end
-    reward: jax.Array  # float32 scalar
-    terminated: jax.Array  # bool scalar: the episode is over and nothing follows
-    truncated: jax.Array  # bool scalar: it was cut off while something would still have followed
+    observation: Any  # to act on next; the first of a new episode if this step ended one
+    successor: Any  # where the action led; differs from `observation` only at an episode's end
+    reward: Any  # float32
+    terminated: Any  # bool: the episode is over and nothing follows
+    truncated: Any  # bool: it was cut off while something would still have followed
 
 
 class Environment(Protocol):
@@ -45,6 +46,18 @@ class Environment(Protocol):
     def step(self, state: EnvState, action: jax.Array, key: jax.Array) -> tuple[EnvState, TimeStep]:
         """Takes one action; begins the next episode if this one ends."""
         ...
+
+
+def reset(env: Any, key: jax.Array, seed: jax.Array | int) -> tuple[EnvState, jax.Array]:
+    """`env.reset` in a run of that seed.
+
+    Some environments draw something once for all episodes, such as what each action means. Those have `world(key)`,
+    and their `reset` takes what it drew. It follows from the seed alone: all episodes of a seed share it, those of its
+    evaluation too.
+    """
+    if not hasattr(env, "world"):
+        return env.reset(key)
+    return env.reset(key, env.world(jax.random.fold_in(jax.random.key(seed), WORLD)))
 
 
 class MissingExtra(ImportError):

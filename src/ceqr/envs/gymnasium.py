@@ -7,31 +7,21 @@ from that one.
 """
 
 import difflib
-import importlib
 import importlib.util
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
-from ceqr.envs.base import MissingExtra
+from ceqr.envs import import_module
+from ceqr.envs.base import MissingExtra, TimeStep
+from ceqr.envs.families import Option
 from ceqr.envs.observations import ObservationFormat
-
-
-class HostStep(NamedTuple):
-    """What one step of every environment brings: a `TimeStep` of NumPy arrays with a leading axis of environments."""
-
-    observation: Any
-    successor: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
 
 
 @dataclass(frozen=True)
@@ -63,14 +53,15 @@ class Lanes:
 
     def __init__(self, env: HostEnvironment, count: int):
         self._env = env
-        self._vector = SyncVectorEnv([env.build] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+        # It returns copies of its own buffers. What an environment returns, it hands on as it is.
+        self._vector = SyncVectorEnv([lambda: _Copied(env.build())] * count, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
         """Begins an episode in every lane, each with a seed of its own."""
         observation, _ = self._vector.reset(seed=list(seeds))
         return self._env.observations.encode(observation)
 
-    def step(self, actions: np.ndarray) -> HostStep:
+    def step(self, actions: np.ndarray) -> TimeStep:
         """Takes an action in every lane; a lane whose episode ends begins the next one."""
         observation, reward, terminated, truncated, info = self._vector.step(actions + self._env.first_action)
         observation = self._env.observations.encode(observation)
@@ -80,11 +71,21 @@ class Lanes:
             successor = observation.copy()
             last = np.stack([np.asarray(info["final_obs"][i]) for i in ended])
             successor[ended] = self._env.observations.encode(last)
-        return HostStep(observation, successor, reward.astype(np.float32), terminated, truncated)
+        return TimeStep(observation, successor, reward.astype(np.float32), terminated, truncated)
 
     def close(self) -> None:
         if self._env.owned:
             self._vector.close()
+
+
+class _Copied(gymnasium.ObservationWrapper):
+    """An environment that may write every observation into the same array.
+
+    Without a copy, the first observation of an episode would take the place of the last one of the episode before.
+    """
+
+    def observation(self, observation: Any) -> Any:
+        return np.array(observation)
 
 
 def seed_of(*numbers: int) -> int:
@@ -92,13 +93,15 @@ def seed_of(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
-def from_id(name: str, kwargs: dict[str, Any] | None = None, max_episode_frames: int = 0) -> HostEnvironment:
-    """The environment registered under an id; raises ValueError in one sentence if it cannot be used."""
+def from_id(name: str, /, max_episode_frames: int = 0, **options: Any) -> HostEnvironment:
+    """The environment registered under an id, with options of its own; ValueError in one sentence if it cannot be."""
+    Option(0, least=0).check("max_episode_frames", max_episode_frames)
     spec = find_spec(name)
-    options = dict(kwargs or {})
-    if max_episode_frames:
-        options["max_episode_steps"] = max_episode_frames
+    asked = dict(options)
     wrap = _atari(spec, options)
+    if max_episode_frames:
+        options["max_episode_steps"] = -1  # without a limit of the environment's own, which would count before `wrap`
+        wrap = _limited(wrap, max_episode_frames)
 
     def build() -> gymnasium.Env:
         return wrap(gymnasium.make(spec, **options))
@@ -109,15 +112,19 @@ def from_id(name: str, kwargs: dict[str, Any] | None = None, max_episode_frames:
         raise ValueError(f"{name} needs a package that is not installed: {str(error).rstrip('.')}.") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-        raise ValueError(f"{name} cannot be made{_with(kwargs)}: {reason}.") from error
+        raise ValueError(f"{name} cannot be made{_with(asked)}: {reason}.") from error
     try:
         return describe(env, name, build)
     finally:
         env.close()
 
 
-def _with(kwargs: dict[str, Any] | None) -> str:
-    return f" with {', '.join(f'{k}={v!r}' for k, v in kwargs.items())}" if kwargs else ""
+def _with(options: dict[str, Any]) -> str:
+    return f" with {', '.join(f'{k}={v!r}' for k, v in options.items())}" if options else ""
+
+
+def _limited(wrap: Callable[[gymnasium.Env], gymnasium.Env], frames: int) -> Callable[[gymnasium.Env], gymnasium.Env]:
+    return lambda env: TimeLimit(wrap(env), frames)
 
 
 def from_env(env: gymnasium.Env) -> HostEnvironment:
@@ -159,7 +166,7 @@ def find_spec(name: str) -> Any:
     ceqr.gym.register()
     module, colon, name = name.rpartition(":")
     if colon:
-        _import_here(module)
+        import_module(module)
     if name not in gymnasium.registry:
         _register_atari(name)
     try:
@@ -170,15 +177,18 @@ def find_spec(name: str) -> Any:
         raise ValueError(f"Gymnasium has no environment {name!r}; {hint}") from error
 
 
-def _import_here(module: str) -> None:
-    """Imports a module that the user named, also from the folder they are in."""
-    sys.path.append(os.getcwd())
+def modules(name: str) -> tuple[str, ...]:
+    """The module that an id "module:id" names."""
+    module, colon, _ = name.rpartition(":")
+    return (module,) if colon else ()
+
+
+def knows(name: str) -> bool:
+    """Whether Gymnasium has an id; what would have to be imported first, it does not know."""
     try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"The module {module!r} cannot be imported: {str(error).rstrip('.')}.") from error
-    finally:
-        sys.path.pop()
+        return not modules(name) and find_spec(name) is not None
+    except (ValueError, ImportError):
+        return False
 
 
 def near_names(name: str) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ceqr.networks import LARGE_IMAGE
 
+SMALL_IMAGE = 3  # pixels a side, of which a 3x3 convolution without padding leaves one
 KINDS = ("vector", "image", "grey", "channels-first", "frames", "number")
 
 
@@ -25,18 +26,27 @@ class ObservationFormat:
 
     @classmethod
     def of_array(cls, shape: tuple[int, ...], dtype: Any) -> "ObservationFormat":
-        """The format of arrays of that shape: which axis holds channels is told by the sizes."""
+        """The format of arrays of that shape: which axis holds channels is told by the sizes.
+
+        An image has at least 3 x 3 pixels. The first axis holds channels if it is the shortest, otherwise the last one
+        does, so that (3, 8, 5) is 8 x 5 pixels of 3 channels, and (8, 5, 3), too. All else is a vector.
+        """
         dtype = np.dtype(dtype)
         kind = "vector"
         if len(shape) == 2 and dtype == np.uint8 and min(shape) >= LARGE_IMAGE:
             kind = "grey"
-        elif len(shape) == 3 and shape[0] < min(shape[1:]):
+        elif len(shape) == 3 and shape[0] < min(shape[1:]) and min(shape[1:]) >= SMALL_IMAGE:
             kind = "channels-first"
-        elif len(shape) == 3 and min(shape[:2]) >= 3:
+        elif len(shape) == 3 and min(shape[:2]) >= SMALL_IMAGE:
             kind = "image"
         elif len(shape) == 4 and min(shape[1:3]) >= LARGE_IMAGE:
             kind = "frames"
         return cls(kind, tuple(int(n) for n in shape), dtype.name)
+
+    @classmethod
+    def of_network(cls, shape: tuple[int, ...], dtype: Any) -> "ObservationFormat":
+        """The format of what a network reads as it is: a vector, or an image with channels last."""
+        return cls("image" if len(shape) == 3 else "vector", tuple(int(n) for n in shape), np.dtype(dtype).name)
 
     @classmethod
     def of_number(cls, start: int, count: int) -> "ObservationFormat":
@@ -78,16 +88,16 @@ class ObservationFormat:
             return np.dtype(bool)
         return given if given in (np.dtype(bool), np.dtype(np.uint8)) else np.dtype(np.float32)
 
-    def encode(self, observations: np.ndarray) -> np.ndarray:
-        """What a network reads, from a batch of observations as the environment gives them."""
+    def encode(self, observations: Any) -> Any:
+        """What a network reads, from a batch of observations as the environment gives them: NumPy's or JAX's arrays."""
+        xp = observations.__array_namespace__()
         if self.kind == "number":
-            return np.arange(self.count) == (np.asarray(observations) - self.start)[:, None]
+            return xp.arange(self.count) == (observations - self.start)[:, None]
         if self.kind == "channels-first":
-            observations = np.moveaxis(observations, 1, -1)
+            observations = xp.moveaxis(observations, 1, -1)
         elif self.kind == "frames":
-            observations = np.moveaxis(observations, 1, 3)
-        shaped = observations.reshape(len(observations), *self.network_shape)
-        return np.ascontiguousarray(shaped, dtype=self.network_dtype)
+            observations = xp.moveaxis(observations, 1, 3)
+        return xp.reshape(observations, (len(observations), *self.network_shape)).astype(self.network_dtype)
 
     def read(self, observation: Any) -> tuple[np.ndarray, bool]:
         """A batch for the network from what a caller gave, and whether that was a single observation.
