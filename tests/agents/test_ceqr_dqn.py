@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ceqr import losses
-from ceqr.agents.base import Batch, Beliefs, Successors, pick
+from ceqr.agents.base import Beliefs, Successors, pick
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters, CEQROutputs
-from tests.agents.programs import jit
+from tests.agents.programs import jit, make_batch, normal
 
 HYPER = CEQRDQNHyperparameters(hidden=(16,), quantiles=4, batch_size=6, lambda_ep=0.3)
 AGENT = CEQRDQN(HYPER, observation_shape=(3,), num_actions=2)
@@ -27,10 +27,9 @@ def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
     )
     # Two actions with means 2.5 and 4: the second is best. r = 1, discount 0.99:
     #   1 + 0.99 * [1, 3, 5, 7] = [1.99, 3.97, 5.95, 7.93], and where terminated just [1, 1, 1, 1].
-    quantiles = np.array([[[1.0, 2, 3, 4], [1.0, 3, 5, 7]]] * 2, np.float32)
-    outputs: Any = CEQROutputs(quantiles, np.zeros((2, 2, 4, 2, 4), np.float32))
-    nowhere = np.zeros((2, 3))
-    two: Any = Batch(nowhere, np.array([0, 1]), np.ones(2), np.array([False, True]), nowhere, np.arange(2))
+    quantiles = jnp.array([[[1.0, 2, 3, 4], [1.0, 3, 5, 7]]] * 2)
+    outputs = CEQROutputs(quantiles, normal(0, 2, 2, 4, 2, 4))
+    two = make_batch([0, 1], [False, True], size=3)._replace(reward=np.ones(2, np.float32))
 
     @jit
     def theta_and_target(outputs: CEQROutputs) -> tuple[jax.Array, jax.Array]:
@@ -43,11 +42,8 @@ def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
 
 
 def _terms(agent: CEQRDQN) -> dict[str, float]:
-    rng = np.random.default_rng(0)
-    draw: Any = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    outputs = CEQROutputs(draw(6, 2, 4), draw(6, 2, 4, 2, 4))
-    action, ones, no = np.arange(6) % 2, np.ones(6, np.float32), np.zeros(6, bool)
-    batch: Any = Batch(draw(6, 3), action, ones, no, draw(6, 3), np.arange(6))
+    outputs = CEQROutputs(normal(0, 6, 2, 4), normal(1, 6, 2, 4, 2, 4))
+    batch = make_batch([0, 1, 0, 1, 0, 1], [False] * 6, size=3)
     loss, metrics = jit(agent.loss)(outputs, Successors(outputs, None), batch, NOTHING)
     return {"loss": float(loss)} | {name: float(value) for name, value in metrics.items()}
 
@@ -90,8 +86,7 @@ def test_lambda_ep_depends_on_the_game() -> None:
 
 
 def test_pick_and_its_gradient() -> None:
-    values = np.random.default_rng(0).normal(size=(5, 3, 2)).astype(np.float32)
-    action = np.array([2, 0, 1, 1, 2])
+    values, action = normal(0, 5, 3, 2), jnp.array([2, 0, 1, 1, 2])
     taken, grad = jit(lambda v: (pick(v, action), jax.grad(lambda v: jnp.sum(pick(v, action) ** 2))(v)))(values)
     np.testing.assert_array_equal(taken, values[np.arange(5), action])
     expected = np.zeros_like(values)

@@ -16,7 +16,7 @@ from ceqr.agents.base import Agent, AgentState, Batch
 from ceqr.cli import main
 from ceqr.networks import parameter_count
 from ceqr.training.loop import Loop
-from tests.agents.programs import equal, jit
+from tests.agents.programs import equal, jit, make_batch
 from tests.conftest import TINY
 from tests.probes import PROBE_OPTIONS, NoisyChain, Treadmill, train_probe
 
@@ -56,20 +56,7 @@ def programs(request: pytest.FixtureRequest) -> Programs:
     return Programs(request.param)
 
 
-def _batch() -> Any:  # of NumPy's arrays, with which nothing is compiled outside a program
-    rng = np.random.default_rng(1)
-    observation, successor = rng.normal(size=(2, 6, 3)).astype(np.float32)
-    return Batch(
-        observation=observation,
-        action=np.array([0, 1, 1, 0, 1, 0]),
-        reward=rng.normal(size=6).astype(np.float32),
-        terminated=np.array([False, False, True, False, True, False]),
-        successor=successor,
-        number=np.arange(6),
-    )
-
-
-BATCH = _batch()
+BATCH: Any = make_batch([0, 1, 1, 0, 1, 0], [False, False, True, False, True, False], size=3)
 OBSERVATIONS = np.array([[0.1, -0.2, 0.3], [-0.5, 0.4, 0.6]], np.float32)
 
 
@@ -185,8 +172,8 @@ def test_finds_the_optimum_of_the_noisy_chain(name: str) -> None:
     env = NoisyChain()
     agent = _agent(name, env.observation_shape, **PROBE_OPTIONS, epsilon_frames=2_000, epsilon_end=0.2)
     states = train_probe(Loop(env, agent), 8_000)
-    network = jax.tree.map(lambda x: x[0], states.agent.params)
-    assert np.asarray(agent.act_greedily(network, jnp.eye(4)[:3])).tolist() == [1, 1, 1]
+    state = jax.tree.map(lambda x: x[0], states.agent)
+    assert np.asarray(agent.act_greedily(state, jnp.eye(4)[:3])[0]).tolist() == [1, 1, 1]
 
 
 @pytest.mark.slow
@@ -201,9 +188,8 @@ def test_truncation_bootstraps_and_termination_does_not(name: str) -> None:
     for env, expected in ((Treadmill(limit=5), 5.0), (Treadmill(limit=1, terminates=True), 1.0)):
         agent = _agent(name, env.observation_shape, **options)
         states = train_probe(Loop(env, agent), 4_000)
-        network = jax.tree.map(lambda x: x[0], states.agent.params)
-        outputs = jax.tree.map(lambda x: x[0], agent.forward(network, jnp.ones((1, 1)), None))
-        assert float(agent.beliefs(outputs).mean.max()) == pytest.approx(expected, abs=0.5)
+        _, beliefs = agent.act_greedily(jax.tree.map(lambda x: x[0], states.agent), jnp.ones((1, 1)))
+        assert float(beliefs.mean.max()) == pytest.approx(expected, abs=0.5)
 
 
 def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ceqr.agents.base import Batch, Beliefs, Successors
+from ceqr.agents.base import Beliefs, Successors
 from ceqr.agents.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNHyperparameters
 from ceqr.agents.dqn import DQN, DQNHyperparameters
 from ceqr.agents.duvn import DUVN, DUVNHyperparameters, DUVNOutputs, Gaussian, gaussian_kl
@@ -26,37 +26,21 @@ from ceqr.agents.ua_dqn import (
 )
 from ceqr.networks import parameter_count
 from ceqr.training.loop import Loop
-from tests.agents.programs import jit
+from tests.agents.programs import jit, make_batch, normal
 from tests.probes import PROBE_OPTIONS, NoisyChain, train_probe
 
 rlax = pytest.importorskip("rlax")
 
 B, A, N = 7, 3, 5
 NOTHING: Any = None  # an argument that is not read
-FRAME = np.int32(0)
-NOWHERE = np.zeros((B, 2), np.float32)
-
-
-def _normal(seed: int, *shape: int) -> Any:
-    """NumPy's arrays: with them nothing is compiled outside a program."""
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-BATCH: Any = Batch(
-    observation=NOWHERE,
-    action=np.array([0, 1, 2, 2, 1, 0, 1]),
-    reward=_normal(9, B),
-    terminated=np.array([False, True, False, False, True, False, False]),
-    successor=NOWHERE,
-    number=np.arange(B),
-)
+BATCH: Any = make_batch([0, 1, 2, 2, 1, 0, 1], [False, True, False, False, True, False, False], size=2)
 DISCOUNTS = np.float32(0.99) * (1 - BATCH.terminated.astype(np.float32))
 
 
 @pytest.mark.parametrize("double", [False, True])
 def test_dqn_td_error_is_that_of_rlax(double: bool) -> None:
     agent = DQN(DQNHyperparameters(double=double), (2,), A)
-    q, target, online = _normal(0, B, A), _normal(1, B, A), _normal(2, B, A)
+    q, target, online = normal(0, B, A), normal(1, B, A), normal(2, B, A)
     successors = Successors(target, online if double else None)
     ours = jit(agent.td_error)(q, successors, BATCH)
     if double:
@@ -72,7 +56,7 @@ def test_dqn_td_error_is_that_of_rlax(double: bool) -> None:
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
 def test_qr_dqn_loss_is_that_of_rlax(double: bool, kappa: float) -> None:
     agent = QRDQN(QRDQNHyperparameters(double=double, kappa=kappa, quantiles=N), (2,), A)
-    z, target, online = _normal(0, B, A, N), _normal(1, B, A, N), _normal(2, B, A, N)
+    z, target, online = normal(0, B, A, N), normal(1, B, A, N), normal(2, B, A, N)
     ours, _ = jit(agent.loss)(z, Successors(target, online if double else None), BATCH, NOTHING)
     levels = np.broadcast_to((np.arange(N, dtype=np.float32) + 0.5) / N, (B, N))
     last = lambda x: x.swapaxes(1, 2)  # noqa: E731 - rlax has quantiles before actions
@@ -128,7 +112,7 @@ class TestUADQN:
         # All weights of both posteriors moved by 0.1: |w - w_anchor|^2 = 0.01 a weight. With prior scale 2, noise scale
         # 1 and 50 frames: 0.01 * 2 W / (4 * 50), W the number of weights of one.
         shapes = jax.eval_shape(self.agent.init_params, jax.random.key(0))
-        params = jax.tree.map(lambda leaf: _normal(0, *leaf.shape), shapes)
+        params = jax.tree.map(lambda leaf: normal(0, *leaf.shape), shapes)
         moved = jax.tree.map(lambda w: w + np.float32(0.1), params)
         anchors = Anchors(params.posteriors, np.float32(2.0))  # pyright: ignore[reportArgumentType]
         penalty = jit(self.agent.penalty)
@@ -153,9 +137,9 @@ class TestUADQN:
         np.testing.assert_allclose(head.T @ head, 9 * np.eye(128), atol=1e-3)  # gain 3
 
     def test_all_three_networks_learn_the_same_target(self) -> None:
-        z, p, q = _normal(0, B, 2, 2), _normal(1, B, 2, 2), _normal(2, B, 2, 2)
+        z, p, q = normal(0, B, 2, 2), normal(1, B, 2, 2), normal(2, B, 2, 2)
         batch = BATCH._replace(action=BATCH.action % 2)
-        successors = Successors(UAOutputs(_normal(3, B, 2, 2), p, q), None)
+        successors = Successors(UAOutputs(normal(3, B, 2, 2), p, q), None)
         loss = jit(QRDQN(QRDQNHyperparameters(quantiles=2), (2,), 2).loss)
         alone = sum(float(loss(x, Successors(successors.target.quantiles, None), batch, NOTHING)[0]) for x in (z, p, q))
         together, _ = jit(self.agent.loss)(UAOutputs(z, p, q), successors, batch, NOTHING)
@@ -167,7 +151,7 @@ class TestBootstrappedDQN:
     agent = BootstrappedDQN(hyper, (2,), A)
 
     def test_gradient_of_a_head_does_not_depend_on_the_others(self) -> None:
-        outputs, target = _normal(0, B, 4, A), _normal(1, B, 4, A)
+        outputs, target = normal(0, B, 4, A), normal(1, B, 4, A)
         grad = jit(jax.grad(lambda q, t: self.agent.loss(q, Successors(t, None), BATCH, NOTHING)[0]))
         one = np.asarray(grad(outputs, target))
         outputs[:, 1] += 5
@@ -177,7 +161,7 @@ class TestBootstrappedDQN:
         assert not np.array_equal(one[:, 1], other[:, 1])
 
     def test_each_head_is_a_dqn_of_its_own(self) -> None:
-        outputs, target = _normal(0, B, 4, A), _normal(1, B, 4, A)
+        outputs, target = normal(0, B, 4, A), normal(1, B, 4, A)
         loss, _ = jit(self.agent.loss)(outputs, Successors(target, None), BATCH, NOTHING)
         dqn = jit(DQN(DQNHyperparameters(), (2,), A).loss)
         alone = sum(float(dqn(outputs[:, k], Successors(target[:, k], None), BATCH, NOTHING)[0]) for k in range(4))
@@ -200,11 +184,11 @@ class TestBootstrappedDQN:
         agent = BootstrappedDQN(dataclasses.replace(self.hyper, hidden=hidden), (2,), A)
         params = jax.eval_shape(agent.init_params, jax.random.key(0))
         assert (parameter_count(params.torso), parameter_count(params.heads)) == (shared, 4 * own)
-        assert jax.eval_shape(agent.forward, params, NOWHERE, None).shape == (B, 4, A)
+        assert jax.eval_shape(agent.forward, params, BATCH.observation, None).shape == (B, 4, A)
 
     def test_gradient_into_the_torso_is_scaled_by_the_number_of_heads(self) -> None:
         agent = BootstrappedDQN(dataclasses.replace(self.hyper, hidden=(6, 8)), (2,), A)
-        x = _normal(5, 6, 2)
+        x = normal(5, 6, 2)
 
         @jit
         def grads(key: jax.Array) -> Any:
@@ -234,8 +218,8 @@ class TestBootstrappedDQN:
 
         @jit
         def grad(key: jax.Array) -> jax.Array:
-            successors, state = Successors(_normal(1, B, 4, A), None), half.init(key)
-            return jax.grad(lambda q: half.loss(q, successors, BATCH, state)[0])(jnp.asarray(_normal(0, B, 4, A)))
+            successors, state = Successors(normal(1, B, 4, A), None), half.init(key)
+            return jax.grad(lambda q: half.loss(q, successors, BATCH, state)[0])(jnp.asarray(normal(0, B, 4, A)))
 
         np.testing.assert_array_equal(np.asarray(grad(jax.random.key(1)) != 0).any(-1), second[:B])
 
@@ -280,11 +264,10 @@ class TestDUVN:
         # KL = (4 - 1 - log 4 + (1 / 0.5)^2) / 2 = (7 - log 4) / 2. Terminated: Normal(1, floor 0.1).
         # It is the drawn prediction that learns, and the successor's without dropout that it learns from.
         agent = DUVN(DUVNHyperparameters(discount=0.5, min_std=0.1), (2,), 2)
-        none = np.zeros((1, 2))
-        unread: Any = Gaussian(none + 7, none + 7)
-        drawn: Any = Gaussian(np.array([[2.0, 0.0]]), np.array([[0.5, 1.0]]))
-        still: Any = Gaussian(np.array([[0.0, 4.0]]), np.array([[9.0, 2.0]]))
-        one: Any = Batch(none, np.array([0]), np.ones(1), np.array([False]), none, np.arange(1))
+        unread = Gaussian(jnp.array([[7.0, 7.0]]), jnp.array([[7.0, 7.0]]))
+        drawn = Gaussian(jnp.array([[2.0, 0.0]]), jnp.array([[0.5, 1.0]]))
+        still = Gaussian(jnp.array([[0.0, 4.0]]), jnp.array([[9.0, 2.0]]))
+        one = make_batch([0], [False], size=2)._replace(reward=np.ones(1, np.float32))
         outputs, following = DUVNOutputs(drawn, unread, NOTHING), Successors(DUVNOutputs(unread, still, NOTHING), None)
         loss = jit(agent.loss)
         assert float(loss(outputs, following, one, NOTHING)[0]) == pytest.approx((7 - np.log(4)) / 2, rel=1e-5)
@@ -294,7 +277,7 @@ class TestDUVN:
 
     def test_doubt_is_the_deviation_over_dropout_masks(self) -> None:
         agent = DUVN(DUVNHyperparameters(dropout=0.3, hidden=(32,)), (2,), A)
-        rows = np.tile(np.array([0.5, -1.0], np.float32), (20_000, 1))
+        rows = jnp.asarray(np.tile(np.array([0.5, -1.0], np.float32), (20_000, 1)))
         forward = jit(lambda key: agent.forward(agent.init_params(key), rows, key))
         drawn, still, doubt = jax.tree.map(np.asarray, forward(jax.random.key(0)))
         np.testing.assert_allclose(drawn.mean.std(0), doubt[0], rtol=0.03)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ceqr.agents.base import AgentState, Batch, Hyperparameters
-from tests.agents.programs import equal, jit
+from tests.agents.programs import equal, jit, make_batch
 from tests.probes import CountingAgent, Counts
 
 HYPER = Hyperparameters(hidden=(8,), batch_size=6, learning_rate=1e-2)
@@ -24,11 +24,8 @@ class Silent(CountingAgent):
         return state.statistics
 
 
-def _batch(seed: int) -> Any:  # of NumPy's arrays, with which nothing is compiled outside a program
-    rng = np.random.default_rng(seed)
-    action, terminated = np.array([0, 1, 1, 0, 1, 0]), np.array([False, False, True, False, True, False])
-    observation, successor = rng.normal(size=(2, 6, 3)).astype(np.float32)
-    return Batch(observation, action, rng.normal(size=6).astype(np.float32), terminated, successor, np.arange(6))
+def _batch(seed: int) -> Batch:
+    return make_batch([0, 1, 1, 0, 1, 0], [False, False, True, False, True, False], size=3, seed=seed)
 
 
 @pytest.fixture(scope="module")
