@@ -1,16 +1,32 @@
-"""Environments so small that their optimum and the distribution of their returns are known on paper."""
+"""Environments so small that their optimum and the distribution of their returns are known on paper, and an agent that
+counts what it learns from."""
 
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from gymnasium import spaces
 
+from ceqr.agents.base import (
+    Agent,
+    AgentState,
+    Batch,
+    Beliefs,
+    Hyperparameters,
+    Memory,
+    Metrics,
+    Successors,
+    pick,
+    td_target,
+)
 from ceqr.envs.base import TimeStep
+from ceqr.networks import Linear, Torso, torso
 from ceqr.training.loop import CHUNK_FRAMES, NEVER, Loop, LoopState
 
 
@@ -116,6 +132,76 @@ def train_probe(loop: Loop, frames: int, seeds: int = 1) -> LoopState:
         frame = end
     assert (np.asarray(states.nonfinite) == NEVER).all()
     return states
+
+
+class Counts(NamedTuple):
+    """The statistics of `CountingAgent`; F features."""
+
+    updates: jax.Array  # int32
+    moment: jax.Array  # [F, F]: the sum of phi phi^T over all transitions learned from
+    inverse: jax.Array  # [F, F]: of identity + moment, as of the last copy of the target network
+
+
+class FeaturesAndValues(NamedTuple):
+    features: jax.Array  # [batch, F]
+    values: jax.Array  # [batch, A]
+
+
+class CountingNetwork(eqx.Module):
+    """A torso and one linear head, of which both can be read."""
+
+    torso: Torso
+    head: Linear
+
+    def __call__(self, observation: jax.Array) -> FeaturesAndValues:
+        features = self.torso(observation)
+        return FeaturesAndValues(features, self.head(features))
+
+
+@dataclass(frozen=True)
+class CountingAgent(Agent):
+    """Q-learning that counts the features phi it has seen: its doubt is sqrt(phi^T (I + sum phi phi^T)^-1 phi)."""
+
+    hyper: Hyperparameters
+
+    def init_params(self, key: jax.Array) -> CountingNetwork:
+        torso_key, head_key = jax.random.split(key)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        return CountingNetwork(body, Linear(head_key, body.features, self.num_actions))
+
+    def init_statistics(self, params: CountingNetwork) -> Counts:
+        size = params.torso.features
+        return Counts(jnp.int32(0), jnp.zeros((size, size)), jnp.eye(size))
+
+    def update_statistics(
+        self, state: AgentState, outputs: FeaturesAndValues, batch: Batch, frame: jax.Array
+    ) -> Counts:
+        counts: Counts = state.statistics
+        seen = outputs.features.T @ outputs.features
+        return counts._replace(updates=counts.updates + 1, moment=counts.moment + seen)
+
+    def refresh_statistics(self, state: AgentState) -> Counts:
+        counts: Counts = state.statistics
+        identity = jnp.eye(len(counts.moment))
+        factor = jnp.linalg.cholesky(identity + counts.moment)
+        return counts._replace(inverse=jax.scipy.linalg.cho_solve((factor, True), identity))
+
+    def beliefs(self, outputs: FeaturesAndValues, state: AgentState) -> Beliefs:
+        features, counts = outputs.features, state.statistics
+        doubt = jnp.sqrt(features @ counts.inverse @ features)
+        return Beliefs(outputs.values, epistemic=jnp.full_like(outputs.values, doubt))
+
+    def explore(
+        self, outputs: FeaturesAndValues, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        return jnp.argmax(beliefs.mean + beliefs.epistemic * jax.random.normal(key, beliefs.mean.shape))
+
+    def loss(
+        self, outputs: FeaturesAndValues, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
+        target = td_target(batch, self.hyper.discount, successors.target.values.max(-1))
+        error = target - pick(outputs.values, batch.action)
+        return jnp.mean(optax.losses.huber_loss(error)), {"updates": state.statistics.updates.astype(jnp.float32)}
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):

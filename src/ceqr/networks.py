@@ -1,7 +1,8 @@
 """Torsos and heads. A network maps a batch of observations to numbers; what they mean is the agent's business.
 
 Everything is a PyTree of arrays and every call takes a leading batch axis. Weights are kept as one
-[inputs, outputs] matrix each, which on XLA's CPU backend is several times faster than an einsum with an action axis; a
+[inputs, outputs] matrix each, which on XLA's CPU backend is several times faster than an einsum with an action axis
+(only small layers of several heads have such an axis); a
 3x3 convolution is patches times such a matrix, which is a little faster than `lax.conv` with its gradient
 (docs/performance.md).
 """
@@ -61,6 +62,44 @@ class Linear(eqx.Module):
         # As rows of one matrix: with several axes, the weight's gradient would transpose all of x first.
         rows = x.reshape(-1, x.shape[-1])
         return (_matmul(rows, self.weight) + self.bias).reshape(*x.shape[:-1], -1)
+
+
+class HeadsLinear(eqx.Module):
+    """K linear layers side by side, each with an input of its own: [batch, K, inputs] -> [batch, K, outputs]."""
+
+    weight: jax.Array  # [K, inputs, outputs]
+    bias: jax.Array  # [K, outputs]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.einsum("bki,kio->bko", x, self.weight) + self.bias
+
+
+class Heads(eqx.Module):
+    """K chains of dense ReLU layers, the last linear, which all read the same features: [batch, K, outputs].
+
+    Their first layers are one matrix, [features, K * units]: the features are read once for all.
+    """
+
+    first: Linear
+    rest: list[HeadsLinear]
+    heads: int = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array, heads: int, features: int, hidden: Sequence[int], outputs: int):
+        def one(key: jax.Array) -> list[Linear]:
+            return _linear_layers(key, features, (*hidden, outputs), ORTHOGONAL_GAIN)
+
+        # Orthogonal each for itself, so that no head depends on how many there are.
+        first, *rest = jax.vmap(one)(jax.random.split(key, heads))
+        columns = first.weight.swapaxes(0, 1).reshape(features, -1)
+        self.first = eqx.tree_at(lambda m: (m.weight, m.bias), first, (columns, first.bias.reshape(-1)))
+        self.rest = [HeadsLinear(layer.weight, layer.bias) for layer in rest]
+        self.heads = heads
+
+    def __call__(self, features: jax.Array) -> jax.Array:
+        x = self.first(features).reshape(len(features), self.heads, -1)
+        for layer in self.rest:
+            x = layer(jax.nn.relu(x))
+        return x
 
 
 class Conv3x3(eqx.Module):
@@ -140,7 +179,7 @@ class ImageTorso(eqx.Module):
         self.conv = Conv3x3(conv_key, channels, 16, int(padded), gain)
         self.prelu = PReLU(16) if padded else None
         flat = 16 * height * width if padded else 16 * (height - 2) * (width - 2)
-        self.dense = _dense_layers(dense_key, flat, hidden, gain)
+        self.dense = _linear_layers(dense_key, flat, hidden, gain)
         self.features = hidden[-1] if hidden else flat
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -159,7 +198,7 @@ class VectorTorso(eqx.Module):
         self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], gain: float = ORTHOGONAL_GAIN
     ):
         (size,) = observation_shape
-        self.dense = _dense_layers(key, size, hidden, gain)
+        self.dense = _linear_layers(key, size, hidden, gain)
         self.features = hidden[-1] if hidden else size
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -184,7 +223,7 @@ class NatureTorso(eqx.Module):
             self.convolutions.append(conv)
             height, width, channels = conv.size(height), conv.size(width), filters
         flat = height * width * channels
-        self.dense = _dense_layers(dense_key, flat, hidden, gain)
+        self.dense = _linear_layers(dense_key, flat, hidden, gain)
         self.features = hidden[-1] if hidden else flat
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -222,9 +261,9 @@ def _as_float(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
-def _dense_layers(key: jax.Array, inputs: int, hidden: Sequence[int], gain: float) -> list[Linear]:
-    sizes = (inputs, *hidden)
-    keys = jax.random.split(key, max(len(hidden), 1))
+def _linear_layers(key: jax.Array, inputs: int, outputs: Sequence[int], gain: float) -> list[Linear]:
+    sizes = (inputs, *outputs)
+    keys = jax.random.split(key, max(len(outputs), 1))
     return [Linear(k, a, b, gain) for k, a, b in zip(keys, sizes, sizes[1:], strict=False)]
 
 

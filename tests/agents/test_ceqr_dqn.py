@@ -1,4 +1,4 @@
-"""CEQR-DQN's targets, its acting rule, and the shared learner under it."""
+"""CEQR-DQN's targets, its acting rule, and picking an action."""
 
 import dataclasses
 from typing import Any
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ceqr import losses
-from ceqr.agents.base import Batch, Beliefs, Successors, pick
+from ceqr.agents.base import Beliefs, Successors, pick
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters, CEQROutputs
+from tests.agents.programs import jit, make_batch, normal
 
 HYPER = CEQRDQNHyperparameters(hidden=(16,), quantiles=4, batch_size=6, lambda_ep=0.3)
 AGENT = CEQRDQN(HYPER, observation_shape=(3,), num_actions=2)
-NOTHING: Any = None  # outputs, where only beliefs count
-FRAME = jnp.int32(0)
+NOTHING: Any = None  # an argument that is not read
 
 
 def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
@@ -28,20 +28,23 @@ def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
     # Two actions with means 2.5 and 4: the second is best. r = 1, discount 0.99:
     #   1 + 0.99 * [1, 3, 5, 7] = [1.99, 3.97, 5.95, 7.93], and where terminated just [1, 1, 1, 1].
     quantiles = jnp.array([[[1.0, 2, 3, 4], [1.0, 3, 5, 7]]] * 2)
-    outputs = CEQROutputs(quantiles, jnp.zeros((2, 2, 4, 2, 4)))
-    nowhere = jnp.zeros((2, 3))
-    two = Batch(nowhere, jnp.array([0, 1]), jnp.ones(2), jnp.array([False, True]), nowhere, jnp.arange(2))
-    AGENT.loss(outputs, Successors(outputs, None), two)
-    np.testing.assert_allclose(seen["y"], [[1.99, 3.97, 5.95, 7.93], [1, 1, 1, 1]], rtol=1e-6)
-    np.testing.assert_allclose(seen["theta"], [[1, 2, 3, 4], [1, 3, 5, 7]])
+    outputs = CEQROutputs(quantiles, normal(0, 2, 2, 4, 2, 4))
+    two = make_batch([0, 1], [False, True], size=3)._replace(reward=np.ones(2, np.float32))
+
+    @jit
+    def theta_and_target(outputs: CEQROutputs) -> tuple[jax.Array, jax.Array]:
+        AGENT.loss(outputs, Successors(outputs, None), two, NOTHING)
+        return seen["theta"], seen["y"]
+
+    theta, target = theta_and_target(outputs)
+    np.testing.assert_allclose(target, [[1.99, 3.97, 5.95, 7.93], [1, 1, 1, 1]], rtol=1e-6)
+    np.testing.assert_allclose(theta, [[1, 2, 3, 4], [1, 3, 5, 7]])
 
 
 def _terms(agent: CEQRDQN) -> dict[str, float]:
-    keys = jax.random.split(jax.random.key(0))
-    outputs = CEQROutputs(jax.random.normal(keys[0], (6, 2, 4)), jax.random.normal(keys[1], (6, 2, 4, 2, 4)))
-    nowhere = jnp.zeros((6, 3))
-    batch = Batch(nowhere, jnp.arange(6) % 2, jnp.ones(6), jnp.zeros(6, bool), nowhere, jnp.arange(6))
-    loss, metrics = agent.loss(outputs, Successors(outputs, None), batch)
+    outputs = CEQROutputs(normal(0, 6, 2, 4), normal(1, 6, 2, 4, 2, 4))
+    batch = make_batch([0, 1, 0, 1, 0, 1], [False] * 6, size=3)
+    loss, metrics = jit(agent.loss)(outputs, Successors(outputs, None), batch, NOTHING)
     return {"loss": float(loss)} | {name: float(value) for name, value in metrics.items()}
 
 
@@ -62,8 +65,8 @@ def test_thompson_sample_has_variance_lambda_ep_times_epistemic() -> None:
     # Action 1 is worse by 1 on average and doubted with epistemic 2: the difference of the two samples is
     # Normal(-1, 0.3 * (0 + 2)), so action 1 is taken with probability Phi(-1 / sqrt 0.6) = 0.0984.
     beliefs = Beliefs(jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0]), jnp.zeros(2))
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    actions = jax.vmap(lambda k: AGENT.explore(NOTHING, beliefs, (), FRAME, k))(keys)
+    draw = jax.vmap(lambda k: AGENT.explore(NOTHING, beliefs, (), NOTHING, k))
+    actions = jit(lambda: draw(jax.random.split(jax.random.key(0), 20_000)))()
     assert float(actions.mean()) == pytest.approx(0.0984, abs=4 * np.sqrt(0.0984 * 0.9016 / 20_000))
 
 
@@ -83,9 +86,9 @@ def test_lambda_ep_depends_on_the_game() -> None:
 
 
 def test_pick_and_its_gradient() -> None:
-    values = jax.random.normal(jax.random.key(0), (5, 3, 2))
-    action = jnp.array([2, 0, 1, 1, 2])
-    np.testing.assert_array_equal(pick(values, action), values[jnp.arange(5), action])
-    grad = jax.grad(lambda v: jnp.sum(pick(v, action) ** 2))(values)
-    expected = jax.grad(lambda v: jnp.sum(v[jnp.arange(5), action] ** 2))(values)
+    values, action = normal(0, 5, 3, 2), jnp.array([2, 0, 1, 1, 2])
+    taken, grad = jit(lambda v: (pick(v, action), jax.grad(lambda v: jnp.sum(pick(v, action) ** 2))(v)))(values)
+    np.testing.assert_array_equal(taken, values[np.arange(5), action])
+    expected = np.zeros_like(values)
+    expected[np.arange(5), action] = 2 * values[np.arange(5), action]
     np.testing.assert_allclose(grad, expected)

@@ -70,6 +70,11 @@ class Successors(NamedTuple):
     target: Outputs
     online: Outputs | None  # the learning network; only where the agent asks for it (`double`)
 
+    @property
+    def chooser(self) -> Outputs:
+        """The outputs by which the best action is chosen; it is valued by `target`."""
+        return self.target if self.online is None else self.online
+
 
 Metrics = dict[str, jax.Array]
 

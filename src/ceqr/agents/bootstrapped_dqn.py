@@ -1,4 +1,4 @@
-"""Bootstrapped DQN: several heads on one torso, one of which acts through an episode (Osband et al., 2016)."""
+"""Bootstrapped DQN: several heads on one convolution, one of which acts through an episode (Osband et al., 2016)."""
 
 from dataclasses import dataclass, field
 
@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Hyperparameters, Metrics, Successors, pick, td_target
-from ceqr.networks import Linear, Torso, torso
-
-MASKS = 0xB007  # seed of the masks, which belong to transitions and not to runs
+from ceqr.networks import Heads, Torso, torso
 
 
 @dataclass(frozen=True)
@@ -21,20 +19,20 @@ class BootstrappedDQNHyperparameters(Hyperparameters):
     """K, the number of heads."""
     mask_probability: float = field(default=1.0, metadata={"above": 0.0, "most": 1.0})
     """Probability that a head learns from a transition; each head draws its own."""
+    hidden: tuple[int, ...] = field(default=(128,), metadata={"least": 1})
+    """Units of each dense layer: of each head's own, but where observations are vectors all but the last are shared."""
 
 
 class HeadsNetwork(eqx.Module):
-    """A torso and K linear heads in one matrix: [K, A] values an observation."""
+    """A torso that all heads share and K heads with hidden layers of their own: [K, A] values an observation."""
 
     torso: Torso
-    head: Linear
-    heads: int = eqx.field(static=True)
+    heads: Heads
 
     def __call__(self, observation: jax.Array) -> jax.Array:
-        features = self.torso(observation)
+        features, share = self.torso(observation), 1 / self.heads.heads
         # All heads train the torso, each by 1/K: the paper's normalisation of the gradient.
-        features = features / self.heads + jax.lax.stop_gradient(features * (1 - 1 / self.heads))
-        return self.head(features).reshape(len(observation), self.heads, -1)
+        return self.heads(share * features + jax.lax.stop_gradient((1 - share) * features))
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,17 @@ class BootstrappedDQN(Agent):
     hyper: BootstrappedDQNHyperparameters
 
     def init_params(self, key: jax.Array) -> HeadsNetwork:
-        torso_key, head_key = jax.random.split(key)
-        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
-        # Heads are orthogonal each for itself, so that none depends on how many there are.
-        each = [Linear(k, body.features, self.num_actions) for k in jax.random.split(head_key, self.hyper.heads)]
-        weight, bias = (
-            jnp.concatenate(parts, axis=-1) for parts in zip(*((h.weight, h.bias) for h in each), strict=True)
-        )
-        head = eqx.tree_at(lambda h: (h.weight, h.bias), each[0], (weight, bias))
-        return HeadsNetwork(body, head, self.hyper.heads)
+        torso_key, heads_key = jax.random.split(key)
+        hidden = self.hyper.hidden
+        # Of an image the heads share the convolution and nothing else. A vector has none: there they share all hidden
+        # layers but the last.
+        shared, own = ((), hidden) if len(self.observation_shape) == 3 else (hidden[:-1], hidden[-1:])
+        body = torso(torso_key, self.observation_shape, shared, self.hyper.torso)
+        return HeadsNetwork(body, Heads(heads_key, self.hyper.heads, body.features, own, self.num_actions))
+
+    def init_frozen(self, params: HeadsNetwork, key: jax.Array) -> jax.Array:
+        """The key of the masks, as numbers that can be saved like all others."""
+        return jax.random.key_data(key)
 
     def init_memory(self, state: AgentState, key: jax.Array) -> jax.Array:
         return jax.random.randint(key, (), 0, self.hyper.heads)
@@ -65,11 +65,10 @@ class BootstrappedDQN(Agent):
     ) -> jax.Array:
         return jnp.argmax(outputs[memory])
 
-    def masks(self, batch: Batch) -> jax.Array:
+    def masks(self, batch: Batch, frozen: jax.Array) -> jax.Array:
         """Which heads learn from which transitions, [batch, K]: the same answer whenever a transition is drawn."""
-        draw = jax.vmap(
-            lambda number: jax.random.uniform(jax.random.fold_in(jax.random.key(MASKS), number), (self.hyper.heads,))
-        )
+        key = jax.random.wrap_key_data(frozen)
+        draw = jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number), (self.hyper.heads,)))
         return draw(batch.number) < self.hyper.mask_probability
 
     def loss(
@@ -80,6 +79,6 @@ class BootstrappedDQN(Agent):
         error = target - pick(outputs.swapaxes(1, 2), batch.action)
         huber = optax.losses.huber_loss(error)
         if self.hyper.mask_probability < 1:
-            huber = huber * self.masks(batch)
+            huber = huber * self.masks(batch, state.frozen)
         # The sum over heads of each head's mean over the batch.
         return jnp.sum(huber) / len(error), {"td_error": jnp.mean(jnp.abs(error))}

@@ -7,17 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
-from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
+from ceqr.agents.base import AgentState, Batch, Beliefs, Metrics, Successors, pick, td_target
+from ceqr.agents.epsilon import EpsilonGreedyAgent, EpsilonGreedyHyperparameters
 from ceqr.networks import Linear, Torso, torso
 
 
 @dataclass(frozen=True)
 class DQNHyperparameters(EpsilonGreedyHyperparameters):
-    """DQN's own options, on top of those of every agent."""
-
-    double: bool = False
-    """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
+    """DQN's options: those of every epsilon-greedy agent."""
 
 
 class QNetwork(eqx.Module):
@@ -31,14 +28,10 @@ class QNetwork(eqx.Module):
 
 
 @dataclass(frozen=True)
-class DQN(Agent):
+class DQN(EpsilonGreedyAgent):
     """The agent; it estimates no uncertainty."""
 
     hyper: DQNHyperparameters
-
-    @property
-    def double(self) -> bool:
-        return self.hyper.double
 
     def init_params(self, key: jax.Array) -> QNetwork:
         torso_key, head_key = jax.random.split(key)
@@ -48,15 +41,9 @@ class DQN(Agent):
     def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
         return Beliefs(outputs)
 
-    def explore(
-        self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)
-
     def td_error(self, outputs: jax.Array, successors: Successors, batch: Batch) -> jax.Array:
         """r + discount * max_a Q_target(x', a) - Q(x, a), [batch]."""
-        chooser = successors.target if successors.online is None else successors.online
-        following = pick(successors.target, jnp.argmax(chooser, axis=-1))
+        following = pick(successors.target, jnp.argmax(successors.chooser, axis=-1))
         return td_target(batch, self.hyper.discount, following) - pick(outputs, batch.action)
 
     def loss(

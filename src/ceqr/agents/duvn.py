@@ -37,10 +37,17 @@ class DUVNHyperparameters(Hyperparameters):
 
 
 class Gaussian(NamedTuple):
-    """Returns of all actions, and what dropout makes of their means."""
+    """Returns of all actions."""
 
     mean: jax.Array  # [batch, A]
     std: jax.Array  # [batch, A]
+
+
+class DUVNOutputs(NamedTuple):
+    """Returns with and without dropout: with it to explore and learn, without it to say what is best."""
+
+    drawn: Gaussian  # under one dropout mask an observation; the same as `still` where no chance plays a part
+    still: Gaussian
     doubt: jax.Array  # [batch, A]: standard deviation of the mean over dropout masks
 
 
@@ -51,17 +58,20 @@ class GaussianNetwork(eqx.Module):
     mean_head: Linear
     std_head: Linear
 
-    def __call__(self, observation: jax.Array, dropout: float, min_std: float, key: jax.Array | None) -> Gaussian:
+    def __call__(self, observation: jax.Array, dropout: float, min_std: float, key: jax.Array | None) -> DUVNOutputs:
         features = self.torso(observation)
+        still = self._returns(features, min_std)
         # A unit is kept with probability 1 - p and scaled by 1 / (1 - p), so the mean of an output stays and its
         # variance over masks is p / (1 - p) * sum_i (w_i x_i)^2: the head is linear.
         variance = dropout / (1 - dropout) * (features**2 @ self.mean_head.weight**2)
         doubt = jnp.sqrt(jnp.maximum(jax.lax.stop_gradient(variance), 0.0))
-        if key is not None:
-            kept = jax.random.bernoulli(key, 1 - dropout, features.shape)
-            features = jnp.where(kept, features / (1 - dropout), 0.0)
-        std = min_std + jax.nn.softplus(self.std_head(features))
-        return Gaussian(self.mean_head(features), std, doubt)
+        if key is None:
+            return DUVNOutputs(still, still, doubt)
+        kept = jax.random.bernoulli(key, 1 - dropout, features.shape)
+        return DUVNOutputs(self._returns(jnp.where(kept, features / (1 - dropout), 0.0), min_std), still, doubt)
+
+    def _returns(self, features: jax.Array, min_std: float) -> Gaussian:
+        return Gaussian(self.mean_head(features), min_std + jax.nn.softplus(self.std_head(features)))
 
 
 def gaussian_kl(target_mean: jax.Array, target_std: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
@@ -86,26 +96,27 @@ class DUVN(Agent):
         heads = (Linear(k, body.features, self.num_actions) for k in (mean_key, std_key))
         return GaussianNetwork(body, *heads)
 
-    def forward(self, params: GaussianNetwork, observations: jax.Array, key: jax.Array | None) -> Gaussian:
+    def forward(self, params: GaussianNetwork, observations: jax.Array, key: jax.Array | None) -> DUVNOutputs:
         return params(observations, self.hyper.dropout, self.hyper.min_std, key)
 
-    def beliefs(self, outputs: Gaussian, state: AgentState) -> Beliefs:
-        return Beliefs(outputs.mean, epistemic=outputs.doubt, aleatoric=outputs.std)
+    def beliefs(self, outputs: DUVNOutputs, state: AgentState) -> Beliefs:
+        return Beliefs(outputs.still.mean, epistemic=outputs.doubt, aleatoric=outputs.still.std)
 
     def explore(
-        self, outputs: Gaussian, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+        self, outputs: DUVNOutputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
     ) -> jax.Array:
-        return jnp.argmax(outputs.mean + outputs.std * jax.random.normal(key, outputs.mean.shape))
+        mean, std = outputs.drawn
+        return jnp.argmax(mean + std * jax.random.normal(key, mean.shape))
 
     def loss(
-        self, outputs: Gaussian, successors: Successors, batch: Batch, state: AgentState
+        self, outputs: DUVNOutputs, successors: Successors, batch: Batch, state: AgentState
     ) -> tuple[jax.Array, Metrics]:
-        following: Gaussian = successors.target
+        following: Gaussian = successors.target.still
         best = jnp.argmax(following.mean, axis=-1)
         target_mean = td_target(batch, self.hyper.discount, pick(following.mean, best))
         follows = self.hyper.discount * (1.0 - batch.terminated)
         # After termination nothing is uncertain; the floor, that of every prediction, keeps the divergence finite.
         target_std = jnp.maximum(follows * pick(following.std, best), self.hyper.min_std)
-        mean, std = pick(outputs.mean, batch.action), pick(outputs.std, batch.action)
+        mean, std = (pick(x, batch.action) for x in outputs.drawn)
         divergence = gaussian_kl(target_mean, target_std, mean, std)
         return jnp.mean(divergence), {"td_error": jnp.mean(jnp.abs(target_mean - mean))}

@@ -1,11 +1,11 @@
-"""Epsilon-greedy exploration, for agents whose estimates say nothing about what to explore."""
+"""Epsilon-greedy agents: those whose estimates say nothing about what to explore. All of them can be double."""
 
 from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 
-from ceqr.agents.base import Hyperparameters
+from ceqr.agents.base import Agent, Beliefs, Hyperparameters, Memory, Outputs
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class EpsilonGreedyHyperparameters(Hyperparameters):
     """Share of random actions after --epsilon-frames."""
     epsilon_frames: int = field(default=100_000, metadata={"least": 1})
     """Frames over which the share of random actions falls in a straight line."""
+    double: bool = False
+    """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
 
     def epsilon(self, frame: jax.Array) -> jax.Array:
         """The share of random actions at a frame."""
@@ -30,3 +32,19 @@ def epsilon_greedy(greedy: jax.Array, num_actions: int, epsilon: jax.Array, key:
     explore_key, action_key = jax.random.split(key)
     explores = jax.random.uniform(explore_key) < epsilon
     return jnp.where(explores, jax.random.randint(action_key, (), 0, num_actions), greedy)
+
+
+@dataclass(frozen=True)
+class EpsilonGreedyAgent(Agent):
+    """An agent that acts greedily but for a share of random actions."""
+
+    hyper: EpsilonGreedyHyperparameters
+
+    @property
+    def double(self) -> bool:
+        return self.hyper.double
+
+    def explore(
+        self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)

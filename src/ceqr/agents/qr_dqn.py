@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from ceqr import losses
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics, Successors, pick, td_target
-from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
+from ceqr.agents.base import AgentState, Batch, Beliefs, Metrics, Successors, pick, td_target
+from ceqr.agents.epsilon import EpsilonGreedyAgent, EpsilonGreedyHyperparameters
 from ceqr.networks import ORTHOGONAL_GAIN, Linear, Torso, torso
 
 
@@ -20,8 +20,6 @@ class QRDQNHyperparameters(EpsilonGreedyHyperparameters):
     """N, the quantiles that describe the return of an action."""
     kappa: float = field(default=1.0, metadata={"least": 0.0})
     """Threshold of the quantile Huber loss; 0 is the plain pinball loss."""
-    double: bool = False
-    """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
 
 
 class QuantileNetwork(eqx.Module):
@@ -57,14 +55,10 @@ def quantile_targets(following: jax.Array, chooser: jax.Array, batch: Batch, dis
 
 
 @dataclass(frozen=True)
-class QRDQN(Agent):
+class QRDQN(EpsilonGreedyAgent):
     """The agent; the spread of its quantiles is the world's noise, and of its own doubt it knows nothing."""
 
     hyper: QRDQNHyperparameters
-
-    @property
-    def double(self) -> bool:
-        return self.hyper.double
 
     def init_params(self, key: jax.Array) -> QuantileNetwork:
         hyper = self.hyper
@@ -75,16 +69,10 @@ class QRDQN(Agent):
     def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
         return Beliefs(outputs.mean(-1), aleatoric=outputs.std(-1), quantiles=outputs)
 
-    def explore(
-        self, outputs: jax.Array, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)
-
     def loss(
         self, outputs: jax.Array, successors: Successors, batch: Batch, state: AgentState
     ) -> tuple[jax.Array, Metrics]:
-        chooser = successors.target if successors.online is None else successors.online
-        target = quantile_targets(successors.target, chooser, batch, self.hyper.discount)
+        target = quantile_targets(successors.target, successors.chooser, batch, self.hyper.discount)
         theta = pick(outputs, batch.action)
         error = losses.quantile_coverage_error(theta, target)
         return losses.quantile_huber(theta, target, self.hyper.kappa), {"quantile_coverage_error": error}

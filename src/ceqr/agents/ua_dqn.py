@@ -53,7 +53,12 @@ class UANetwork(eqx.Module):
 
 class Anchors(NamedTuple):
     weights: tuple[QuantileNetwork, QuantileNetwork]
-    prior_scale: jax.Array  # [2]: mean standard deviation of each posterior's initial weights
+    prior_scale: jax.Array  # one number for both: see `prior_scale`
+
+
+def prior_scale(posterior: Any) -> jax.Array:
+    """The mean of the standard deviations of all initial parameter arrays: zero biases count, as for its authors."""
+    return jnp.stack([leaf.std() for leaf in jax.tree.leaves(posterior)]).mean()
 
 
 def epistemic_variance(first: jax.Array, second: jax.Array) -> jax.Array:
@@ -86,16 +91,13 @@ class UADQN(ThompsonAgent):
         return UANetwork(one, (first, second))
 
     def init_frozen(self, params: UANetwork, key: jax.Array) -> Anchors:
-        def scale(network: QuantileNetwork) -> jax.Array:
-            return jnp.stack([leaf.std() for leaf in jax.tree.leaves(network) if leaf.ndim > 1]).mean()
-
-        return Anchors(params.posteriors, jnp.stack([scale(p) for p in params.posteriors]))
+        return Anchors(params.posteriors, prior_scale(params.posteriors[0]))
 
     def penalty(self, params: UANetwork, frozen: Anchors, frame: jax.Array) -> jax.Array:
-        """noise_scale^2 |w - w_anchor|^2 / (prior_scale^2 n) of both posteriors, n the transitions in replay."""
+        """noise_scale^2 |w - w_anchor|^2 / (prior_scale^2 n) of both posteriors, n the frames seen, up to replay's."""
         seen = jnp.minimum(frame, self.hyper.replay_size).astype(jnp.float32)
-        distances = jnp.stack([_squared_distance(p, a) for p, a in zip(params.posteriors, frozen.weights, strict=True)])
-        return jnp.sum(self.hyper.noise_scale**2 * distances / (frozen.prior_scale**2 * seen))
+        distance = _squared_distance(params.posteriors, frozen.weights)
+        return self.hyper.noise_scale**2 * distance / (frozen.prior_scale**2 * seen)
 
     def beliefs(self, outputs: UAOutputs, state: AgentState) -> Beliefs:
         return Beliefs(
