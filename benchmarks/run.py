@@ -117,7 +117,7 @@ def from_run(path: Path) -> list[Program]:
     saved = checkpoint.latest(path / "checkpoints")
     if saved is None:
         raise UserError(f"{path} has no checkpoint.")
-    frame = saved.meta["frame"]
+    frame = saved.frame
     return [
         Program(
             f"from frame {frame + 1_000:,}", loop_runner(made, lambda player: player.load(saved), frame), made.seeds

@@ -99,7 +99,8 @@ def _choose(
 
 
 def _keep(wanted: frozenset[str], **fields: Any) -> Steps:
-    return Steps(**{name: value if name in wanted else None for name, value in fields.items()})
+    kept: dict[str, Any] = {name: value if name in wanted else None for name, value in fields.items()}
+    return Steps(**kept)
 
 
 def _play_compiled(

@@ -9,6 +9,7 @@ from ceqr.config import RunConfig, from_json
 from ceqr.errors import UserError
 
 if TYPE_CHECKING:
+    from ceqr.agents.base import Agent, AgentState
     from ceqr.training.checkpoint import Saved
 
 FORMAT = 2  # of the run directory; raised when an older one can no longer be resumed
@@ -104,6 +105,20 @@ def latest_checkpoint(path: Path) -> "Saved":
     if saved is None:
         raise UserError(f"{path} has no checkpoint yet; train it for longer.")
     return saved
+
+
+def read_agent(path: Path, agent: "Agent", row: int, whole: bool = False) -> "tuple[AgentState, int]":
+    """What the row-th seed of a run has learned, and at which frame, from its newest checkpoint.
+
+    Unless the `whole` is asked for, to go on learning, only what acting needs is read: no target network, no optimiser.
+    """
+    import jax
+
+    with latest_checkpoint(path) as saved:
+        like = jax.eval_shape(agent.init, jax.random.key(0))
+        if not whole:
+            like = like._replace(target=(), optimiser=())
+        return saved.read(like, rows=row, prefix="agent"), saved.frame
 
 
 def _read_table(

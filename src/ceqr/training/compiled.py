@@ -38,6 +38,14 @@ class CompiledPlayer(Player):
         self._frames = FIRST_CHUNK
 
     @property
+    def groups(self) -> Sequence[LoopState]:
+        return self._groups
+
+    @groups.setter
+    def groups(self, groups: Sequence[LoopState]) -> None:
+        self._groups = groups
+
+    @property
     def chunk_ticks(self) -> int:
         """Ticks in a chunk, at the most."""
         return max(1, CHUNK_FRAMES // self.loop.lanes)

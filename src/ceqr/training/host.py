@@ -31,17 +31,17 @@ DRAWN_AHEAD = 256  # ticks for which random numbers are drawn at once: one by on
 
 
 class _Parts(NamedTuple):
-    """A group's state by what changes it; in the fields of the whole that another part has, there is nothing."""
+    """A group's state by what changes it, or how each part is packed."""
 
-    fixed: AgentState  # changed by copies of the target network alone
-    learned: AgentState  # by updates
-    played: tuple[LoopState, Choice]  # by every tick; with what is chosen for the tick to come
+    fixed: Any  # an AgentState; changed by copies of the target network alone
+    learned: Any  # an AgentState; changed by updates
+    played: Any  # (LoopState, Choice): changed by every tick; with what is chosen for the tick to come
 
 
 class _Told(NamedTuple):
     """What a tick tells the host."""
 
-    action: jax.Array  # [1, lanes]: for the next step
+    action: Any  # [1, lanes]: for the next step
     finished: Finished  # [1, lanes]
 
 

@@ -115,6 +115,9 @@ class LoopState(NamedTuple):
     trouble: Trouble
 
 
+Learned = tuple[AgentState, Tally, Trouble]  # what an update changes
+
+
 @dataclass(frozen=True)
 class Loop:
     """An agent, and how many environments it plays side by side."""
@@ -223,7 +226,6 @@ class Loop:
 
     def act_and_learn(self, state: LoopState, frame: jax.Array, chance: Chance) -> tuple[LoopState, Choice]:
         """`act` and then all updates of the tick, the first of them in one forward pass with acting."""
-        Learned = tuple[AgentState, Tally, Trouble]
 
         def update(state: LoopState) -> tuple[Learned, Choice]:
             frames, first = frame + jnp.arange(self.lanes), jax.tree.map(lambda x: x[0], state.batch)
@@ -248,9 +250,7 @@ class Loop:
         agent, tally, trouble = learned
         return state._replace(agent=agent, tally=tally, trouble=trouble), choice
 
-    def _update(
-        self, batches: Batch, learned: tuple[AgentState, Tally, Trouble], frame: jax.Array, chance: Chance, i: Any
-    ) -> tuple[AgentState, Tally, Trouble]:
+    def _update(self, batches: Batch, learned: Learned, frame: jax.Array, chance: Chance, i: Any) -> Learned:
         agent, tally, trouble = learned
         batch = jax.tree.map(lambda x: x[i], batches)
         forward_key, _ = jax.random.split(chance.act[i])

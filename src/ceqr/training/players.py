@@ -39,12 +39,20 @@ class Player(abc.ABC):
 
     def __init__(self, loop: Loop, seeds: Sequence[int], group_size: int, learning_starts: int | None):
         self.loop, self.seeds = loop, seeds
-        self.groups: Sequence[LoopState]
         self.frames_per_second: float | None = None  # of each seed
         self._group_size = group_size
         self._learning_starts = loop.agent.hyper.learning_starts if learning_starts is None else learning_starts
 
     # What the players differ in.
+
+    @property
+    @abc.abstractmethod
+    def groups(self) -> Sequence[LoopState]:
+        """The states of all seeds: each has a leading axis of its seeds."""
+
+    @groups.setter
+    @abc.abstractmethod
+    def groups(self, groups: Sequence[LoopState]) -> None: ...
 
     @abc.abstractmethod
     def init_seed(self, seed: jax.Array) -> LoopState:
@@ -75,6 +83,7 @@ class Player(abc.ABC):
     def load(self, saved: "Saved") -> None:
         """States that were saved, one group after the other: never is more than one leaf held twice."""
         like = jax.eval_shape(self.init_group, jnp.zeros(len(self.seeds), jnp.int32))
+        saved.check(like)
         self.groups = [
             saved.read(like, rows=slice(rows[0], rows[-1] + 1)) for rows in self._by_group(range(len(self.seeds)))
         ]

@@ -17,7 +17,10 @@ class Diverged(Exception):
 class Listener(Protocol):
     """What a run loop tells of itself."""
 
-    log_every: int | None  # frames between two calls of `metrics`; None for never
+    @property
+    def log_every(self) -> int | None:
+        """Frames between two calls of `metrics`; None for never."""
+        ...
 
     def episodes(self, rows: list[EpisodeRow]) -> None:
         """Episodes ended."""

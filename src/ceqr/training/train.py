@@ -10,8 +10,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from ceqr import envs
 from ceqr.config import RunConfig, require_trust
-from ceqr.envs import is_compiled
 from ceqr.errors import UserError
 from ceqr.progress import Progress
 from ceqr.provenance import provenance
@@ -76,14 +76,14 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False, imports: 
         # Nothing is written before everything has been read and found whole.
         saved = checkpoint.latest(run.checkpoints)
         if saved is not None:
-            run.check_lengths(saved.meta["lengths"])
+            run.check_lengths(saved.meta.get("lengths"))
             player.load(saved)
         elif (path / "summary.json").exists():  # written only after a first checkpoint
             raise UserError(f"{path} has lost its checkpoints, so it cannot go on; train it anew.")
         _warn_of_other_versions(origin["packages"])
         if extended != config:
             run.write_config(origin)
-        if saved is not None and saved.meta["frame"] >= extended.frames:
+        if saved is not None and saved.frame >= extended.frames:
             if not quiet:
                 print(f"{path} is finished: all {extended.frames:,} frames are played.", file=sys.stderr)
             return
@@ -108,6 +108,12 @@ def _require_extras(config: RunConfig[Any]) -> None:
         raise UserError("--tensorboard needs an extra; install it with: pip install 'ceqr[tensorboard]'")
 
 
+def _describe_env(config: RunConfig[Any]) -> str:
+    has_protocol = "protocol" in (envs.family(config.env).options or ())
+    lanes = f"{config.num_envs} of " if config.num_envs > 1 else ""
+    return f"{lanes}{config.env}{f' ({config.protocol} protocol)' if has_protocol else ''}"
+
+
 def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
     config = run.config
     with signals.collected() as received:
@@ -116,14 +122,14 @@ def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
             run.begin(None)
         else:
             run.begin(saved.meta["lengths"])
-        frame = 0 if saved is None else saved.meta["frame"]
+        frame = 0 if saved is None else saved.frame
         say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
         say(
-            f"Training {config.agent} on {config.describe_env()}, "
+            f"Training {config.agent} on {_describe_env(config)}, "
             f"frames {frame:,} to {config.frames:,}: {config.seeds} seed(s) from {config.seed_start} on, "
             f"{player.parameters():,} parameters each, in {run.path}"
         )
-        if frame and not is_compiled(config.make_env()):
+        if frame and not envs.is_compiled(config.make_env()):
             say(
                 f"The environment starts a new episode at frame {frame:,}, because it cannot be saved; "
                 "agent, replay, counters and random state go on exactly."
@@ -172,7 +178,7 @@ class _Recorder:
         if last or time.monotonic() - self._saved >= self._run.config.checkpoint_seconds:
             check_parameters(self._player, frame)
             lengths = self._run.flush()
-            checkpoint.save(self._run.checkpoints, frame, self._player.groups, {"frame": frame, "lengths": lengths})
+            checkpoint.save(self._run.checkpoints, frame, self._player.groups, {"lengths": lengths})
             self._run.write_summary(frame)
             self._saved = time.monotonic()
 
