@@ -199,7 +199,10 @@ class ArrayFile:
 
     @cached_property
     def _directory(self) -> dict[str, zipfile.ZipInfo]:
-        """What the archive says that it holds; no member is larger than the file lets it be."""
+        """What the archive says that it holds; no member is larger than the file lets it be.
+
+        Members are read as they stand: one that is compressed is no array.
+        """
         size = os.fstat(self._file.fileno()).st_size
         try:
             with zipfile.ZipFile(self._file) as archive:
@@ -207,8 +210,7 @@ class ArrayFile:
         except Exception as error:  # a damaged archive fails in many ways
             raise self._damaged() from error
         names = {member.filename.removesuffix(".npy"): member for member in members}
-        stored = all(m.compress_type == zipfile.ZIP_STORED and m.compress_size == m.file_size for m in members)
-        if not stored or len(names) != len(members) or sum(m.file_size for m in members) > size:
+        if len(names) != len(members) or sum(m.file_size for m in members) > size:
             raise self._damaged()
         return names
 
