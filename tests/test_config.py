@@ -1,4 +1,4 @@
-"""What a configuration refuses: more memory than there is, values of other types, modules that nobody has vouched for."""
+"""What a configuration refuses: more memory than there is, values of other types, modules that nobody vouches for."""
 
 import dataclasses
 import json

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,14 @@ def test_options_of_a_run_reach_its_environment() -> None:
     sea = made("gymnax/DeepSea-bsuite", env_kwargs=("size=5", "deterministic=false"), max_episode_frames=3)
     assert sea == make("gymnax/DeepSea-bsuite", size=5, deterministic=False, max_episode_frames=3)
     assert made("gymnasium/FrozenLake-v1", env_kwargs=("map_name=8x8",)).observation_shape == (64,)
+
+
+def test_an_environment_for_people() -> None:
+    config = default_config("dqn", "quick", "minatar/breakout")
+    assert config.describe_env() == "minatar/breakout (paper protocol)"
+    assert replace(config, env="gymnax/DeepSea-bsuite").describe_env() == "gymnax/DeepSea-bsuite"
+    sea = replace(config, env="gymnax/DeepSea-bsuite", env_kwargs=("size=5", "deterministic=false"))
+    assert sea.describe_env() == "gymnax/DeepSea-bsuite (size=5, deterministic=false)"
 
 
 @pytest.mark.parametrize(
