@@ -73,7 +73,7 @@ def test_help_says_whose_options_they_are(agent: str, capsys: pytest.CaptureFixt
         (["--env", "gymnasium/CartPole-v1", "--env-kwargs", "gravity=1"], "cannot be made with gravity=1: TypeError"),
         (["--env", "gymnasium/CartPole-v1", "--protocol", "standard"], "--protocol is MinAtar's"),
         (["--env", "gymnasium/CartPole-v1", "--num-envs", "0"], "--num-envs must be at least 1, not 0"),
-        (["--env-kwargs", "a=1"], "minatar/breakout has no option 'a'; it has protocol, max_episode_frames"),
+        (["--env-kwargs", "a=1"], "minatar/breakout has no option 'a'; it has protocol (MinAtar's rules), max_"),
         (["--env-kwargs", "protocol=paper"], "--env-kwargs gives protocol, for which there is --protocol"),
         (["--env", "gymnax/CartPole-v7"], "did you mean 'CartPole-v1'"),
         (["--env", "gymnax/Pendulum-v1"], "Pendulum-v1 has actions of Box"),
@@ -326,6 +326,9 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["hidden"] == [8]
     assert result["ratio"] == pytest.approx(result["loop"] / result["bare"])
     assert main(["bench", "--repeats", "0"]) == 2
+    assert main(["bench", "--env", "gymnasium/CartPole-v1"]) == 2
+    assert "ceqr bench measures compiled environments" in capsys.readouterr().err
+    assert main(["bench", "--env", "chess"]) == 2
     assert main(["bench", "--agents", "dqn", "qrdqn"]) == 2
     assert "did you mean 'qr-dqn'" in capsys.readouterr().err
 
@@ -350,6 +353,7 @@ def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(("module", "arguments", "extra"), [
     ("tensorboardX", ["train", "--tensorboard"], "ceqr[tensorboard]"),
     ("pgx_minatar.breakout", ["train"], "ceqr[minatar]"),
+    ("gymnax", ["train", "--env", "gymnax/CartPole-v1"], "ceqr[gymnax]"),
     ("sb3_contrib", ["bench", "--sb3"], "ceqr[bench]"),
 ])  # fmt: skip
 def test_a_missing_extra_is_named_with_its_command(

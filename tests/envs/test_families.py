@@ -29,7 +29,11 @@ def families(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def probe(**changes: Any) -> Family:
-    options = {"length": Option(3, least=1), "pay": Option(1.5), "kind": Option("plain", choices=("plain", "odd"))}
+    options = {
+        "length": Option(3, "steps", least=1),
+        "pay": Option(1.5),
+        "kind": Option("plain", choices=("plain", "odd")),
+    }
     facts = {"prefix": "probe", "make": lambda name, **o: (name, o), "compiled": True, "about": "probes"}
     return Family(**facts | {"names": ("chain", "mill"), "options": options} | changes)
 
@@ -41,7 +45,7 @@ def test_a_family_checks_names_and_options() -> None:
     for name, options, sentence in (
         ("probe/chains", {}, "Unknown environment 'probe/chains' (did you mean 'probe/chain'?); known are probe/chain"),
         ("prob/chain", {}, "did you mean 'probe/chain'"),
-        ("probe/chain", {"size": 3}, "probe/chain has no option 'size'; it has length, pay, kind."),
+        ("probe/chain", {"size": 3}, "probe/chain has no option 'size'; it has length (steps), pay, kind."),
         ("probe/chain", {"length": 0}, "length must be at least 1, not 0."),
         ("probe/chain", {"length": 2.5}, "length must be of type int, not 2.5."),
         ("probe/chain", {"length": True}, "length must be of type int, not True."),
@@ -64,7 +68,7 @@ def test_what_was_probably_meant() -> None:
         ("minatar/brekout", "did you mean 'minatar/breakout'"),
         ("breakout", "did you mean 'minatar/breakout'"),
         ("chess", "known are minatar/asterix"),
-        ("gymnasium", "gymnasium/<id>"),
+        ("gymnasium", "gymnasium/<id> (any id of Gymnasium with discrete actions), gymnax/<id> ("),
         ("", "Unknown environment ''"),
     ):
         with pytest.raises(ValueError) as error:  # noqa: PT011
