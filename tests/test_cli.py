@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ceqr.cli import COMMANDS, main
+from ceqr.cli import COMMANDS, cache_folder, main, use_compilation_cache
+
+FEW = ["data.csv", "--target", "y"]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +50,22 @@ def test_train_has_an_option_for_every_hyperparameter(capsys: pytest.CaptureFixt
         assert f"--{option} " in text, option
 
 
+@pytest.mark.parametrize("agent", ["ceqr-dqn", "dqn"])
+def test_help_says_whose_options_they_are(agent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--agent", agent, "--help"])
+    text = capsys.readouterr().out
+    assert f" {agent} options " in text
+    assert "run.hyper" not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--env", "minatar/breakot"], "did you mean 'minatar/breakout'"),
         (["--env", "chess"], "known are minatar/asterix"),
-        (["--env", "CartPole-v1"], "Gymnasium has it as 'gymnasium/CartPole-v1'"),
+        (["--env", "CartPole-v1"], "there is 'gymnasium/CartPole-v1' and 'gymnax/CartPole-v1'"),
+        (["--env", "gymnasium/.x:Foo"], "The module '.x' cannot be imported: TypeError"),
         (["--env", "gymnasium/CartPole-v7"], "did you mean 'CartPole-v1'"),
         (["--env", "gymnasium/Pendulum-v1"], "Pendulum-v1 has actions of Box"),
         (["--env", "gymnasium/Blackjack-v1"], "Blackjack-v1 has observations of Tuple"),
@@ -61,8 +73,15 @@ def test_train_has_an_option_for_every_hyperparameter(capsys: pytest.CaptureFixt
         (["--env", "gymnasium/CartPole-v1", "--env-kwargs", "gravity=1"], "cannot be made with gravity=1: TypeError"),
         (["--env", "gymnasium/CartPole-v1", "--protocol", "standard"], "--protocol is MinAtar's"),
         (["--env", "gymnasium/CartPole-v1", "--num-envs", "0"], "--num-envs must be at least 1, not 0"),
-        (["--num-envs", "2"], "--num-envs is for Gymnasium environments"),
-        (["--env-kwargs", "a=1"], "--env-kwargs is for Gymnasium environments"),
+        (["--env-kwargs", "a=1"], "minatar/breakout has no option 'a'; it has protocol (MinAtar's rules), max_"),
+        (["--env-kwargs", "protocol=paper"], "--env-kwargs gives protocol, for which there is --protocol"),
+        (["--env", "gymnax/CartPole-v7"], "did you mean 'CartPole-v1'"),
+        (["--env", "gymnax/Pendulum-v1"], "Pendulum-v1 has actions of Box"),
+        (["--env", "gymnax/DeepSea-bsuite", "--env-kwargs", "sise=4"], "did you mean 'size'"),
+        (["--import", "no_such_module"], "The module 'no_such_module' cannot be imported: No module named"),
+        (["--replay-size", "2_000_000_000"], "GiB of memory, and this machine has"),
+        (["--hidden", "1_000_000_000"], "GiB of memory, and this machine has"),
+        (["--seeds", "100_000_000"], "GiB of memory, and this machine has"),
         (["--agent", "ceqr"], "did you mean 'ceqr-dqn'"),
         (["--preset", "slow"], "Unknown preset 'slow'"),
         (["--protocol", "original"], "Unknown protocol 'original'"),
@@ -106,6 +125,74 @@ def test_a_mistake_gets_one_sentence_and_nothing_is_written(
     assert output.err.startswith("ceqr: ")
     assert output.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+def test_a_run_from_a_stranger_imports_nothing_unasked(
+    command: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil_run.py").write_text("open('ran', 'w').close()")
+    strange = json.loads((run / "config.json").read_text())
+    strange["config"]["env"] = "gymnasium/evil_run:X-v0"
+    (tmp_path / "config.json").write_text(json.dumps(strange))
+    assert main([command, str(tmp_path)]) == 2
+    assert "say so with --import evil_run." in capsys.readouterr().err
+    assert main(["train", "--config", "config.json", "--out", "new"]) == 2
+    assert "say so with --import evil_run." in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert main([command, str(tmp_path), "--import", "evil_run"]) == 2  # there is no X-v0 in it
+    assert "Gymnasium has no environment 'X-v0'" in capsys.readouterr().err
+    assert (tmp_path / "ran").exists()
+    monkeypatch.delitem(sys.modules, "evil_run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--hidden", "100_000_000"], "A network of 800,000,000 weights or more would take about"),
+        (["--hidden", "2147483646", "2147483646"], "GiB of memory, and this machine has"),
+        (
+            ["data.csv", "--target", "y", "--conformal", "--coverage", "0.999"],
+            "--conformal with --coverage 0.999 holds",
+        ),
+        (
+            ["data.csv", "--target", "y", "--conformal", "--coverage", "0.999"],
+            "give more rows or leave out --conformal.",
+        ),
+        ([*FEW, "--learning-rate", "1e30"], "--learning-rate 1e+30 is too large"),
+        (["--learning-rate", "1e30", "--epochs", "2"], "--learning-rate 1e+30 is too large"),
+    ],
+)
+def test_regress_speaks_of_options(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text("a,y\n" + "".join(f"{i},{i % 7}\n" for i in range(40)))
+    assert main(["regress", *arguments, "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert "=" not in message
+    assert message.count("\n") == 1
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("CEQR_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert cache_folder() is None
+    use_compilation_cache()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache_folder() == Path("/x/ceqr")
+    monkeypatch.setenv("CEQR_CACHE_DIR", "/y")
+    assert cache_folder() == Path("/y")
 
 
 @pytest.mark.parametrize("arguments", [["--frames", "many"], ["--no-such-option", "1"]])
@@ -239,6 +326,9 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["hidden"] == [8]
     assert result["ratio"] == pytest.approx(result["loop"] / result["bare"])
     assert main(["bench", "--repeats", "0"]) == 2
+    assert main(["bench", "--env", "gymnasium/CartPole-v1"]) == 2
+    assert "ceqr bench measures compiled environments" in capsys.readouterr().err
+    assert main(["bench", "--env", "chess"]) == 2
     assert main(["bench", "--agents", "dqn", "qrdqn"]) == 2
     assert "did you mean 'qr-dqn'" in capsys.readouterr().err
 
@@ -263,6 +353,7 @@ def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(("module", "arguments", "extra"), [
     ("tensorboardX", ["train", "--tensorboard"], "ceqr[tensorboard]"),
     ("pgx_minatar.breakout", ["train"], "ceqr[minatar]"),
+    ("gymnax", ["train", "--env", "gymnax/CartPole-v1"], "ceqr[gymnax]"),
     ("sb3_contrib", ["bench", "--sb3"], "ceqr[bench]"),
 ])  # fmt: skip
 def test_a_missing_extra_is_named_with_its_command(

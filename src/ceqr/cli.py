@@ -393,7 +393,7 @@ def bench(argv: Sequence[str]) -> int:
     configs = [config(agent, units) for units in sizes for agent in agents]
     for each in configs:
         each.check()
-        if not envs.is_compiled(each.make_env()):
+        if not envs.family(each.env).compiled:
             raise UserError(f"ceqr bench measures compiled environments; for {each.env}, a run's timing.csv tells.")
     if args.sb3:
         from ceqr.bench_sb3 import require_sb3

@@ -113,6 +113,12 @@ class RunConfig(Generic[Hyper]):
             vars(self)["_made"] = make_env(self.env, self.protocol, self.max_episode_frames, kwargs)
         return vars(self)["_made"]
 
+    def describe_env(self) -> str:
+        """The environment and the options that tell it from others, for people."""
+        has_protocol = "protocol" in (envs.family(self.env).options or ())
+        options = [f"{self.protocol} protocol"] * has_protocol + list(self.env_kwargs)
+        return f"{self.env} ({', '.join(options)})" if options else self.env
+
     def share_env(self, other: "RunConfig[Any]") -> None:
         """Takes over the environment that another configuration has made, if this one would make the same."""
         alike = all(getattr(self, n) == getattr(other, n) for n in ("env", "env_kwargs", *ENV_OPTIONS))

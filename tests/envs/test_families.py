@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ def families(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def probe(**changes: Any) -> Family:
-    options = {"length": Option(3, least=1), "pay": Option(1.5), "kind": Option("plain", choices=("plain", "odd"))}
+    options = {
+        "length": Option(3, "steps", least=1),
+        "pay": Option(1.5),
+        "kind": Option("plain", choices=("plain", "odd")),
+    }
     facts = {"prefix": "probe", "make": lambda name, **o: (name, o), "compiled": True, "about": "probes"}
     return Family(**facts | {"names": ("chain", "mill"), "options": options} | changes)
 
@@ -40,7 +45,7 @@ def test_a_family_checks_names_and_options() -> None:
     for name, options, sentence in (
         ("probe/chains", {}, "Unknown environment 'probe/chains' (did you mean 'probe/chain'?); known are probe/chain"),
         ("prob/chain", {}, "did you mean 'probe/chain'"),
-        ("probe/chain", {"size": 3}, "probe/chain has no option 'size'; it has length, pay, kind."),
+        ("probe/chain", {"size": 3}, "probe/chain has no option 'size'; it has length (steps), pay, kind."),
         ("probe/chain", {"length": 0}, "length must be at least 1, not 0."),
         ("probe/chain", {"length": 2.5}, "length must be of type int, not 2.5."),
         ("probe/chain", {"length": True}, "length must be of type int, not True."),
@@ -63,7 +68,7 @@ def test_what_was_probably_meant() -> None:
         ("minatar/brekout", "did you mean 'minatar/breakout'"),
         ("breakout", "did you mean 'minatar/breakout'"),
         ("chess", "known are minatar/asterix"),
-        ("gymnasium", "gymnasium/<id>"),
+        ("gymnasium", "gymnasium/<id> (any id of Gymnasium with discrete actions), gymnax/<id> ("),
         ("", "Unknown environment ''"),
     ):
         with pytest.raises(ValueError) as error:  # noqa: PT011
@@ -154,6 +159,14 @@ def test_options_of_a_run_reach_its_environment() -> None:
     sea = made("gymnax/DeepSea-bsuite", env_kwargs=("size=5", "deterministic=false"), max_episode_frames=3)
     assert sea == make("gymnax/DeepSea-bsuite", size=5, deterministic=False, max_episode_frames=3)
     assert made("gymnasium/FrozenLake-v1", env_kwargs=("map_name=8x8",)).observation_shape == (64,)
+
+
+def test_an_environment_for_people() -> None:
+    config = default_config("dqn", "quick", "minatar/breakout")
+    assert config.describe_env() == "minatar/breakout (paper protocol)"
+    assert replace(config, env="gymnax/DeepSea-bsuite").describe_env() == "gymnax/DeepSea-bsuite"
+    sea = replace(config, env="gymnax/DeepSea-bsuite", env_kwargs=("size=5", "deterministic=false"))
+    assert sea.describe_env() == "gymnax/DeepSea-bsuite (size=5, deterministic=false)"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ register(
         names=MINATAR_GAMES,
         options={
             "protocol": Option("paper", "MinAtar's rules", choices=MINATAR_PROTOCOLS),
-            "max_episode_frames": Option(0, "frames after which an episode is truncated; 0 for no limit", least=0),
+            "max_episode_frames": Option(0, "frames after which an episode is truncated", least=0),
         },
         preset="paper",
     )
@@ -74,7 +74,7 @@ register(
         prefix="gymnasium",
         make="ceqr.envs.gymnasium:from_id",
         compiled=False,
-        about="any Gymnasium id with discrete actions",
+        about="any id of Gymnasium with discrete actions",
         options=None,
         knows="ceqr.envs.gymnasium:knows",
         modules="ceqr.envs.gymnasium:modules",
@@ -85,7 +85,7 @@ register(
         prefix="gymnax",
         make="ceqr.envs.gymnax:from_id",
         compiled=True,
-        about="gymnax's environments with discrete actions",
+        about="any id of gymnax with discrete actions",
         options=None,
         knows="ceqr.envs.gymnax:knows",
     )

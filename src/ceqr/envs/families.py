@@ -59,8 +59,8 @@ class Family:
 
     @property
     def full_names(self) -> tuple[str, ...]:
-        """The names with their prefix, and a pattern where there may be others."""
-        return tuple(f"{self.prefix}/{name}" for name in self.names or ("<id>",))
+        """The names with their prefix; a pattern, and what it stands for, where there may be others."""
+        return tuple(f"{self.prefix}/{name}" for name in self.names) or (f"{self.prefix}/<id> ({self.about})",)
 
     def check(self, name: str, options: Mapping[str, Any]) -> None:
         """Raises ValueError in one sentence if there is no such name or option."""
@@ -70,8 +70,8 @@ class Family:
             return
         for key, value in options.items():
             if key not in self.options:
-                has = f"it has {', '.join(self.options)}" if self.options else "it has none"
-                raise ValueError(f"{self.prefix}/{name} has no option {key!r}; {has}.")
+                has = ", ".join(f"{k} ({o.help})" if o.help else k for k, o in self.options.items())
+                raise ValueError(f"{self.prefix}/{name} has no option {key!r}; it has {has or 'none'}.")
             self.options[key].check(key, value)
 
 

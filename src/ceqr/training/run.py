@@ -99,7 +99,7 @@ class Run:
     def _storing(self, name: str) -> AbstractContextManager[None]:
         return storing(self.path / name, self.path)
 
-    def check_lengths(self, lengths: dict[str, int]) -> None:
+    def check_lengths(self, lengths: Any) -> None:
         """Raises `UserError` if a table is not what a checkpoint counts on; changes no file."""
         known = isinstance(lengths, dict) and set(lengths) == set(self._columns)
         if not known or not all(type(length) is int and length > 0 for length in lengths.values()):
