@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""What a configuration refuses: more memory than there is, values of other types, modules nobody vouched for."""
-=======
 """What a configuration refuses: more memory than there is, values of other types, modules that nobody vouches for."""
->>>>>>> envs
 
 import dataclasses
 import json
