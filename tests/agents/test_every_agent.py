@@ -1,4 +1,4 @@
-"""What holds for every agent: the shared learner, targets, truncation, training, resuming, and learning the optimum."""
+"""What holds for every agent: the one learner, targets, truncation, training, resuming, and learning the optimum."""
 
 import dataclasses
 import sys
