@@ -108,12 +108,6 @@ def _require_extras(config: RunConfig[Any]) -> None:
         raise UserError("--tensorboard needs an extra; install it with: pip install 'ceqr[tensorboard]'")
 
 
-def _describe_env(config: RunConfig[Any]) -> str:
-    has_protocol = "protocol" in (envs.family(config.env).options or ())
-    lanes = f"{config.num_envs} of " if config.num_envs > 1 else ""
-    return f"{lanes}{config.env}{f' ({config.protocol} protocol)' if has_protocol else ''}"
-
-
 def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
     config = run.config
     with signals.collected() as received:
@@ -125,7 +119,7 @@ def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
         frame = 0 if saved is None else saved.frame
         say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
         say(
-            f"Training {config.agent} on {_describe_env(config)}, "
+            f"Training {config.agent} on {config.describe_env()}, "
             f"frames {frame:,} to {config.frames:,}: {config.seeds} seed(s) from {config.seed_start} on, "
             f"{player.parameters():,} parameters each, in {run.path}"
         )
