@@ -235,15 +235,15 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted.parameters))
         if not finite or fitted.best_epoch == 0:  # no epoch had a score that is a number
             raise ValueError(
-                f"Training diverged: a learning rate of {self.learning_rate} is too large for these data; take a smaller "
-                "one."
+                f"Training diverged: a learning rate of {self.learning_rate} is too large for these data; "
+                "take a smaller one."
             )
         self.parameters_ = jax.tree.map(lambda leaf: leaf.astype(np.float64), fitted.parameters)
         self.loss_curve_, self.validation_scores_ = fitted.losses, fitted.scores
         self.n_iter_, self.best_epoch_ = len(fitted.losses), fitted.best_epoch
 
     def _count_evidence(self, rows: Rows) -> None:
-        """The precision matrix over the rows that `conformal` has left: those that early stopping watched are seen, too."""
+        """The precision matrix over the rows that `conformal` left, with those that early stopping watched."""
         self.projection_ = self.precision_factor_ = None
         if self.evidence == "learned":
             return
@@ -278,9 +278,9 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         fewest = 2 if self.early_stopping else 1
         if conformal.rows_held(held) < needed or conformal.rows_held(kept) < fewest:
             raise ValueError(
-                f"The conformal correction for a coverage of {self.coverage} holds out at least {needed:,} rows and needs "
-                f"{fewest} more to learn from, but got n_samples = {conformal.rows_held(rows.weight):,.0f}; give more rows "
-                "or do without it."
+                f"The conformal correction for a coverage of {self.coverage} holds out at least {needed:,} rows and "
+                f"needs {fewest} more to learn from, but got n_samples = {conformal.rows_held(rows.weight):,.0f}; "
+                "give more rows or do without it."
             )
         return _shared(rows, kept), _shared(rows, held)
 
@@ -378,9 +378,10 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         batch = automatic_batch_size(sys.maxsize) if self.batch_size == "auto" else int(self.batch_size)
         needed, free = network.training_bytes(inputs, hidden, self._objective().outputs, batch), network.free_bytes()
         if needed > free:
+            units = " and ".join(f"{each:,}" for each in hidden)
             raise ValueError(
-                f"Hidden layers of {', '.join(f'{units:,}' for units in hidden)} units need about {needed / 2**30:,.1f} GiB "
-                f"of memory for {inputs:,} inputs, but {free / 2**30:,.1f} GiB are free; take fewer units."
+                f"Hidden layers of {units} units need about {needed / 2**30:,.1f} GiB of memory for {inputs:,} inputs, "
+                f"but {free / 2**30:,.1f} GiB are free; take fewer units."
             )
 
     def _objective(self) -> network.Objective:
@@ -415,8 +416,8 @@ def _check_magnitude(name: str, values: np.ndarray) -> None:
     largest = np.max(np.abs(values), initial=0.0)
     if largest > LARGEST:
         raise ValueError(
-            f"{name} has numbers as large as {largest:.3g}, with which floating-point arithmetic overflows; scale them to "
-            f"below {LARGEST:g}."
+            f"{name} has numbers as large as {largest:.3g}, with which floating-point arithmetic overflows; "
+            f"scale them to below {LARGEST:g}."
         )
 
 

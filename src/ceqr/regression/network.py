@@ -6,6 +6,7 @@ prediction (float64, nothing to compile, and the same digits however the rows ar
 
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -87,7 +88,7 @@ def initial(rng: np.random.RandomState, inputs: int, hidden: tuple[int, ...], ou
 def training_bytes(inputs: int, hidden: tuple[int, ...], outputs: int, batch: int) -> int:
     """About how much memory training such a network takes, the data aside."""
     sizes = (inputs, *hidden, outputs)
-    parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in zip(sizes, sizes[1:], strict=False))
+    parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
     return PARAMETER_BYTES * parameters + UNIT_BYTES * batch * sum(hidden) + evidence.projection_bytes(sizes[-2])
 
 
