@@ -47,7 +47,7 @@ def shuffling(rng: np.random.RandomState, rows: Iterable[np.ndarray]) -> np.rand
     """
     digest = hashlib.sha256()
     for array in rows:
-        digest.update(np.ascontiguousarray(array))
+        digest.update(np.ascontiguousarray(array).data)
     return np.random.RandomState([rng.randint(2**32, dtype=np.uint32), *np.frombuffer(digest.digest(), np.uint32)])
 
 
