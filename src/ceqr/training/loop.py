@@ -149,7 +149,7 @@ class Loop:
     def next_copy(self, frame: Any) -> Any:
         """The start of the first later tick before which the target network is copied."""
         after, period = frame + self.lanes, self.agent.hyper.target_period
-        return -(-after // period) * period // self.lanes * self.lanes
+        return frame + (-(-after // period) * period - frame) // self.lanes * self.lanes
 
     def init(self, seed: jax.Array, env: EnvState = (), observation: jax.Array | None = None) -> LoopState:
         """The state of a seed (an integer) before its first frame; unless given, its observations are yet to come."""
