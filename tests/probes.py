@@ -1,9 +1,9 @@
 """Environments so small that their optimum and the distribution of their returns are known on paper, and an agent that
 counts what it learns from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import gymnasium
@@ -27,7 +27,11 @@ from ceqr.agents.base import (
 )
 from ceqr.envs.base import TimeStep
 from ceqr.networks import Linear, Torso, torso
-from ceqr.training.loop import CHUNK_FRAMES, NEVER, Loop, LoopState
+from ceqr.runs import EpisodeRow
+from ceqr.training.loop import Loop, LoopState
+from ceqr.training.players import Player, make_player
+
+Tree = TypeVar("Tree")
 
 
 class ChainState(NamedTuple):
@@ -118,20 +122,34 @@ PROBE_OPTIONS = {  # enough to learn the noisy chain in some thousand frames
 }
 
 
-def train_probe(loop: Loop, frames: int, seeds: int = 1) -> LoopState:
-    """Trains in this process, without a run directory."""
-    starts = loop.agent.hyper.learning_starts
-    states = jax.jit(loop.init_seeds)(jnp.arange(seeds))
-    programs = {
-        learning: jax.jit(partial(loop.chunk, learning=learning), donate_argnums=0) for learning in (False, True)
-    }
-    frame = 0
-    while frame < frames:
-        end = min(frame + CHUNK_FRAMES, frames, starts if frame < starts else frames)
-        states, _ = programs[frame >= starts](states, jnp.int32(frame), jnp.int32(end))
-        frame = end
-    assert (np.asarray(states.nonfinite) == NEVER).all()
-    return states
+def train_probe(loop: Loop, env: Any, frames: int, seeds: int = 1) -> LoopState:
+    """Trains in this process, without a run directory; the states of all seeds, with a leading axis."""
+    player = make_player(loop, env, range(seeds))
+    play(player, frames)
+    player.close()
+    assert player.find_trouble() is None
+    return join(player.groups)
+
+
+def play(player: Player, *cuts: int) -> list[EpisodeRow]:
+    """Plays a new player from frame 0 to each of the cuts in turn; the episodes that ended."""
+    player.start()
+    return go_on(player, 0, *cuts)
+
+
+def go_on(player: Player, frame: int, *cuts: int) -> list[EpisodeRow]:
+    """Plays from a frame to each of the cuts in turn; the episodes that ended."""
+    rows = []
+    for cut in cuts:
+        while frame < cut:
+            frame, ended = player.run(frame, cut)
+            rows += ended
+    return rows
+
+
+def join(groups: Sequence[Tree]) -> Tree:
+    """The states of all seeds in one tree, in memory of their own."""
+    return jax.tree.map(lambda *leaves: jnp.copy(jnp.concatenate(leaves)), *groups)
 
 
 class Counts(NamedTuple):

@@ -47,8 +47,8 @@ class CompiledPlayer(Player):
 
     @property
     def chunk_ticks(self) -> int:
-        """Ticks in a chunk, at the most."""
-        return max(1, CHUNK_FRAMES // self.loop.lanes)
+        """Ticks in a chunk, at the most: the last of them may play frames past CHUNK_FRAMES."""
+        return -(-CHUNK_FRAMES // self.loop.lanes)
 
     def init_seed(self, seed: jax.Array) -> LoopState:
         keys = lane_keys(stream(seed, Stream.ENVIRONMENT), self.loop.lanes)

@@ -149,7 +149,7 @@ class Loop:
     def next_copy(self, frame: Any) -> Any:
         """The start of the first later tick before which the target network is copied."""
         after, period = frame + self.lanes, self.agent.hyper.target_period
-        return -(-after // period) * period // self.lanes * self.lanes
+        return frame + (-(-after // period) * period - frame) // self.lanes * self.lanes
 
     def init(self, seed: jax.Array, env: EnvState = (), observation: jax.Array | None = None) -> LoopState:
         """The state of a seed (an integer) before its first frame; unless given, its observations are yet to come."""
@@ -287,7 +287,7 @@ class Loop:
             batch=sample(replay, chance.sample),
             episode=episode,
             tally=tally,
-            trouble=_look_at(state.trouble, after, frame),
+            trouble=_look_at(state.trouble, state.observation, after, frame),
         ), finished
 
     def _choice(self, action: jax.Array, beliefs: Beliefs) -> Choice:
@@ -312,17 +312,20 @@ def _count_update(tally: Tally, trouble: Trouble, metrics: Metrics, frame: jax.A
     return tally, trouble._replace(loss=_first(trouble.loss, ~jnp.isfinite(metrics["loss"]), frame))
 
 
-def _look_at(trouble: Trouble, after: TimeStep, frame: jax.Array) -> Trouble:
+def _look_at(trouble: Trouble, seen: jax.Array, after: TimeStep, frame: jax.Array) -> Trouble:
     """Remembers the first reward and the first observation that are not finite, in whichever lane."""
-    trouble = trouble._replace(reward=_first(trouble.reward, ~jnp.isfinite(after.reward).all(), frame))
-    if not jnp.issubdtype(after.observation.dtype, jnp.floating):
+    trouble = trouble._replace(reward=_first(trouble.reward, ~jnp.isfinite(after.reward), frame))
+    if not jnp.issubdtype(seen.dtype, jnp.floating):
         return trouble
-    fine = jnp.isfinite(after.observation).all() & jnp.isfinite(after.successor).all()
-    return trouble._replace(observation=_first(trouble.observation, ~fine, frame))
+    # What was acted on was looked at in the tick before, unless it came from a reset between two ticks.
+    all_three = (seen, after.observation, after.successor)
+    fine = [jnp.isfinite(each).reshape(len(each), -1).all(1) for each in all_three]
+    return trouble._replace(observation=_first(trouble.observation, ~(fine[0] & fine[1] & fine[2]), frame))
 
 
 def _first(so_far: jax.Array, bad: jax.Array, frame: jax.Array) -> jax.Array:
-    return jnp.where((so_far == NEVER) & bad, frame, so_far)
+    """`bad` of the frames from `frame` on, or of that one alone."""
+    return jnp.where((so_far == NEVER) & bad.any(), frame + jnp.argmax(bad), so_far)
 
 
 def _count_frame(episode: Episode, choice: Choice, reward: jax.Array, ended: jax.Array) -> tuple[Episode, Finished]:
