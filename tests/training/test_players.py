@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ceqr.training.trainer import Chunks
 
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.runs import EpisodeRow
 from ceqr.training.loop import Loop, LoopState, join
-from ceqr.training.trainer import Chunks
 from tests.probes import PROBE_OPTIONS, NoisyChain
 
 
