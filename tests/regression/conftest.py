@@ -6,9 +6,13 @@ import jax
 import pytest
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _quick_compilation() -> Iterator[None]:
-    """Most tests here compile for a second or two and then train for a few milliseconds."""
+@pytest.fixture(autouse=True)
+def _quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Most tests here compile for a second and then train for a few milliseconds; the slow ones train for longer."""
+    if "slow" in request.keywords:
+        yield
+        return
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # subprocesses, too
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

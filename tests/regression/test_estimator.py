@@ -76,9 +76,8 @@ def run(program: str, **environment: str) -> None:
     "options", ["hidden=(8,), epochs=20, learning_rate=0.02", pytest.param("", marks=pytest.mark.slow)]
 )
 def test_every_check_of_scikit_learn_passes(options: str):
-    # The check of array API inputs is skipped unless SciPy knows of it when first imported. The checks need ten
-    # programs, and what they find does not depend on how well these are optimised.
-    run(ALL_CHECKS.replace("{options}", options), SCIPY_ARRAY_API="1", JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    # The check of array API inputs is skipped unless SciPy knows of it when first imported.
+    run(ALL_CHECKS.replace("{options}", options), SCIPY_ARRAY_API="1")
 
 
 def test_regression_needs_nothing_of_the_training_of_agents():
