@@ -25,7 +25,7 @@ from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, stream
 from ceqr.training.loop import Chance, Choice, Finished, Loop, LoopState
 from ceqr.training.packing import Packing
-from ceqr.training.players import CHUNK_SECONDS, EnvironmentFailed, Player
+from ceqr.training.players import CHUNK_SECONDS, EnvironmentFailed, Player, is_small
 
 DRAWN_AHEAD = 256  # ticks for which random numbers are drawn at once: one by one they would take longer than acting
 
@@ -66,8 +66,9 @@ class HostPlayer(Player):
             _Told(choice.action, jax.eval_shape(self._absorb_nothing, group, choice))
         )
         # What was learned is given away only where it is handed back.
-        self._tick = jit(self._packed_tick, static_argnums=6, donate_argnums=(0, 2))
-        self._tick_without = jit(self._packed_tick, static_argnums=6, donate_argnums=2)
+        one_thread = is_small(loop.agent)
+        self._tick = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=(0, 2))
+        self._tick_without = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=2)
         self._act = jit(self._choose)
         self._draw = jit(lambda key, start: self._chance_packing.pack(self._draw_ahead(key, start)))
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
@@ -141,18 +142,25 @@ class HostPlayer(Player):
     def _packed_tick(
         self, learned: Any, fixed: Any, played: Any, after: TimeStep, drawn: Any, frame: Any, updates: int
     ) -> tuple[Any, Any, Any]:
-        group, choice = self._put_together(_Parts(fixed, learned, played))
-        start, chances = self._chance_packing.unpack(drawn)
-        i = (frame - start) // self.loop.lanes
-        now, following = (jax.tree.map(lambda x, j=j: x[i + j], chances) for j in (0, 1))
+        """A tick of a group between packed arrays; what was learned is handed back only if there were updates."""
 
-        def one(state: LoopState, choice: Choice, after: TimeStep, now: Chance, following: Chance) -> Any:
-            return self.tick(state, choice, after, now, following, frame, updates)
+        def tick(_: Any, packed: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            group, choice = self._put_together(_Parts(fixed, packed[0] if updates else learned, packed[1]))
+            start, chances = self._chance_packing.unpack(drawn)
+            i = (frame - start) // self.loop.lanes
+            now, following = (jax.tree.map(lambda x, j=j: x[i + j], chances) for j in (0, 1))
 
-        group, choice, finished = jax.vmap(one)(group, choice, after, now, following)
-        parts = [p.pack(part) for p, part in zip(self._packings, _take_apart(group, choice), strict=True)]
-        told = self._told_packing.pack(_Told(choice.action, finished))
-        return parts[1] if updates else None, parts[2], told
+            def one(state: LoopState, choice: Choice, after: TimeStep, now: Chance, following: Chance) -> Any:
+                return self.tick(state, choice, after, now, following, frame, updates)
+
+            group, choice, finished = jax.vmap(one)(group, choice, after, now, following)
+            parts = [p.pack(part) for p, part in zip(self._packings, _take_apart(group, choice), strict=True)]
+            return parts[1] if updates else None, parts[2], self._told_packing.pack(_Told(choice.action, finished))
+
+        # As a loop of one round: XLA runs the body of a loop on one thread, and what is outside in parts on several,
+        # whose handing over takes longer than all the work (docs/performance.md).
+        told = [jnp.zeros(x.shape, x.dtype) for x in self._told_packing.shapes]
+        return jax.lax.fori_loop(frame, frame + 1, tick, (learned if updates else None, played, told))
 
     # Playing.
 
