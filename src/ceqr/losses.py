@@ -251,8 +251,8 @@ def _quantile_huber_forward(theta: Array, target: Array, kappa: float) -> tuple[
     is the maximum over such c of c e - c^2 / 2). Sums over the pairs are products with ones: XLA's reductions of the
     largest array in training take twice as long.
     """
-    tau = quantile_levels(theta.shape[1], theta.dtype)[None, None, :]
-    error = target[:, :, None] - theta[:, None, :]
+    tau = quantile_levels(theta.shape[1], theta.dtype)[None, :, None]
+    error = target[:, None, :] - theta[:, :, None]  # [B, N, M]: theta's gradient is then a sum over the last axis
     weight = jnp.where(error < 0, 1 - tau, tau)
     if kappa == 0:
         slope = weight * jnp.sign(error)
@@ -262,9 +262,9 @@ def _quantile_huber_forward(theta: Array, target: Array, kappa: float) -> tuple[
         slope = weight * c / kappa
         rho = slope * (error - 0.5 * c)
     over_i, over_j = jnp.ones(theta.shape[1], theta.dtype), jnp.ones(target.shape[1], theta.dtype)
-    loss = jnp.sum(rho @ over_i) / target.size  # the sum over i, the means over b and j
-    theta_grad = -jnp.einsum("bji,j->bi", slope, over_j) / target.size
-    return loss, (theta_grad, slope @ over_i / target.size)
+    loss = jnp.sum(rho @ over_j) / target.size  # the sum over i, the means over b and j
+    target_grad = jnp.einsum("bij,i->bj", slope, over_i) / target.size
+    return loss, (-(slope @ over_j) / target.size, target_grad)
 
 
 def _quantile_huber_backward(kappa: float, grads: tuple[Array, Array], upstream: Array) -> tuple[Array, Array]:
