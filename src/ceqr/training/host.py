@@ -10,6 +10,7 @@ environment itself is no part of it, so whoever goes on from a saved state begin
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -184,7 +185,8 @@ class HostPlayer(Player):
                     self._compiled.add(updates)
                     clock, timed_from = time.monotonic(), frame
         except _Raised as raised:
-            self.close()
+            with suppress(Exception):  # what is broken may not close either; the state is to be saved all the same
+                self.close()
             raise EnvironmentFailed(frame, rows) from raised.__cause__
         if frame > timed_from:
             self.frames_per_second = (frame - timed_from) / (time.monotonic() - clock)
@@ -206,7 +208,8 @@ class HostPlayer(Player):
         """Makes environments and begins episodes in them, with seeds that follow from the run's seeds and the frame."""
         count = self.loop.lanes
         try:
-            self._lanes = [self._env.vector(count) for _ in self.seeds]
+            for _ in self.seeds:
+                self._lanes.append(self._env.vector(count))
             first = [
                 lanes.reset([seed_of(Stream.RESETS, seed, frame, lane) for lane in range(count)])
                 for lanes, seed in zip(self._lanes, self.seeds, strict=True)
@@ -239,9 +242,9 @@ class HostPlayer(Player):
 
     def close(self) -> None:
         """Closes the environments; the next `run` makes new ones and resets them."""
-        for lanes in self._lanes:
-            lanes.close()
-        self._lanes = []
+        with ExitStack() as closing:
+            while self._lanes:
+                closing.callback(self._lanes.pop().close)
 
 
 def _take_apart(group: LoopState, choice: Choice) -> _Parts:

@@ -77,8 +77,11 @@ class Player(abc.ABC):
         init = jax.jit(self.init_group)
         self.groups = [init(jnp.array(seeds, jnp.int32)) for seeds in self._by_group(self.seeds)]
         if agent is not None:
-            learned = jax.tree.map(lambda leaf: jnp.array(leaf)[None], agent)
-            self.groups = [group._replace(agent=learned) for group in self.groups]
+            # Each group in memory of its own, because programs are given it.
+            self.groups = [
+                group._replace(agent=jax.tree.map(lambda leaf, n=len(group.key): jnp.stack([leaf] * n), agent))
+                for group in self.groups
+            ]
 
     def load(self, saved: "Saved") -> None:
         """States that were saved, one group after the other: never is more than one leaf held twice."""
