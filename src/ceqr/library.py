@@ -11,14 +11,16 @@ believes of every action, and a saved agent is one file that needs no environmen
 import dataclasses
 import difflib
 import itertools
+import math
 import os
 import re
 import signal
 import threading
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,7 @@ from ceqr import arrays, envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Agent, AgentState, Beliefs, Hyperparameters
 from ceqr.compilation import jit
-from ceqr.config import build, default_hyper, fitting_preset, make_env, require_trust
+from ceqr.config import build, check_memory, default_hyper, fitting_preset, make_env
 from ceqr.envs.observations import ObservationFormat
 from ceqr.errors import UserError
 from ceqr.evaluate import play_episodes
@@ -58,6 +60,16 @@ SB3_NAMES = {  # what users of Stable-Baselines3 may look for
     "target_update_interval": "target_period",
     "train_freq": "update_every",
 }
+
+
+class _Learned(NamedTuple):
+    """What `predict`, `save` and `evaluate` see: whole at any moment, whatever another thread is learning."""
+
+    state: AgentState
+    frames: int
+    # Without what learning alone needs. Taken apart once, not in every prediction: that would take longer than the
+    # network.
+    leaves: tuple[Any, ...]
 
 
 class TrainableAgent:
@@ -93,14 +105,17 @@ class TrainableAgent:
             raise TypeError(f"{type(self).__name__} is no agent; use one of {', '.join(c.__name__ for c in CLASSES)}.")
         seed = _whole("seed", seed, 0, LARGEST)
         num_envs = _whole("num_envs", num_envs, 1, 4_096)
+        if preset is not None and not isinstance(preset, str):
+            raise TypeError(f"preset must be a name or None, not {type(preset).__name__}.")
         with _as_value_errors():
             made, name = _make_env(env, env_kwargs, protocol, max_episode_frames)
             self._check_lanes(made, num_envs)
             preset = preset or fitting_preset(made)
             hyper = self._hyperparameters(default_hyper(self.agent_name, preset, name or ""), hyperparameters)
-        self._setup(hyper, envs.observation_format(made), made.num_actions, envs.first_action(made), seed)
+            self._setup(hyper, envs.observation_format(made), made.num_actions, envs.first_action(made), seed)
+            check_memory(self._agent, self._observations.network_dtype)
         self._env, self._env_name, self._num_envs = made, name, num_envs
-        self._publish(jax.jit(self._agent.init)(stream(seed, Stream.AGENT)))  # as in a run of that seed
+        self._publish(jax.jit(self._agent.init)(stream(seed, Stream.AGENT)), 0)  # as in a run of that seed
 
     def _setup(
         self, hyper: Hyperparameters, form: ObservationFormat, num_actions: int, first_action: int, seed: int
@@ -108,18 +123,18 @@ class TrainableAgent:
         agent_class, _ = agent_classes(self.agent_name)
         self.hyperparameters = hyper
         self.seed = seed
-        self.frames = 0
-        """Frames learned from so far."""
         self.returns: list[float] = []
         """The return of each training episode of this object."""
         self._observations, self._first_action = form, first_action
         self._agent: Agent = agent_class(hyper, form.network_shape, num_actions)
+        self._own_risk = np.float32(getattr(hyper, "lambda_al", 0.0))
         self._env: Any = None
         self._env_name: str | None = None
         self._num_envs = 1
         self._player: Player | None = None  # of training under way
         self._learning, self._compiling, self._exploring = (threading.Lock() for _ in range(3))
         self._programs: dict[Any, Any] = {}  # of `predict`, by what they are for
+        self._layout: tuple[_Place | None, ...] = ()  # of what they tell, once there is one
         self._memories: dict[int, Any] = {}  # what was drawn for the episodes that `predict` explores, by their number
         self._predictions = itertools.count()
 
@@ -131,9 +146,11 @@ class TrainableAgent:
                 close = difflib.get_close_matches(name, known, n=1) or [SB3_NAMES.get(name, "")]
                 hint = f" (did you mean {close[0]!r}?)" if close[0] in known else ""
                 raise TypeError(f"{cls.__name__} has no hyperparameter {name!r}{hint}; it has {', '.join(known)}.")
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+        plain = {k: v.tolist() if isinstance(v, np.generic | np.ndarray) else v for k, v in given.items()}
         if isinstance(plain.get("hidden"), int):
             plain["hidden"] = (plain["hidden"],)
+        whole = [name for name, kind in get_type_hints(type(base)).items() if kind is int]
+        plain |= {k: int(v) for k, v in plain.items() if k in whole and isinstance(v, float) and v.is_integer()}
         try:
             hyper = build(type(base), dataclasses.asdict(base) | plain)
         except ValueError as error:
@@ -144,6 +161,11 @@ class TrainableAgent:
     @property
     def num_actions(self) -> int:
         return self._agent.num_actions
+
+    @property
+    def frames(self) -> int:
+        """Frames learned from so far."""
+        return self._learned.frames
 
     def set_env(
         self,
@@ -158,16 +180,17 @@ class TrainableAgent:
         num_envs = _whole("num_envs", num_envs, 1, 4_096)
         with _as_value_errors():
             made, name = _make_env(env, env_kwargs, protocol, max_episode_frames)
-        self._check_lanes(made, num_envs)
+            self._check_lanes(made, num_envs)
         form = envs.observation_format(made)
         if form != self._observations or made.num_actions != self.num_actions:
             raise ValueError(
                 f"The environment has {made.num_actions} actions and observations of {form.describe()}; "
                 f"the agent was made for {self.num_actions} actions and {self._observations.describe()}."
             )
-        self._first_action = envs.first_action(made)
-        self._end_session()
-        self._env, self._env_name, self._num_envs = made, name, num_envs
+        with self._learning:
+            self._first_action = envs.first_action(made)
+            self._end_session()
+            self._env, self._env_name, self._num_envs = made, name, num_envs
 
     @staticmethod
     def _check_lanes(env: Any, num_envs: int) -> None:
@@ -175,9 +198,9 @@ class TrainableAgent:
             raise ValueError("num_envs needs the name of an environment, not a made one: there is but one of it.")
 
     def _end_session(self) -> None:
-        if self._player is not None:
-            self._player.close()
-        self._player = None
+        player, self._player = self._player, None
+        if player is not None:
+            player.close()
 
     def _require_env(self) -> Any:
         if self._env is None:
@@ -185,7 +208,12 @@ class TrainableAgent:
         return self._env
 
     def learn(self, frames: int, progress_bar: bool = False) -> Self:
-        """Plays and learns for so many more frames; going on is the same as not having stopped."""
+        """Plays and learns for so many more frames; going on is the same as not having stopped.
+
+        Environments side by side play whole steps: up to `num_envs` - 1 frames more. Whatever is raised, the agent
+        stays what it was when last looked at, about a second before, and can predict, be saved and learn on. What the
+        environment raises comes as it is, and then nothing is lost. FloatingPointError: something was not finite.
+        """
         frames = _whole("frames", frames, 1, LARGEST - self.frames)
         with self._learning, signals.collected() as received:
             self._learn(self.frames + frames, progress_bar, received)
@@ -212,18 +240,19 @@ class TrainableAgent:
 
     def _begin_session(self) -> Player:
         env = self._require_env()
+        with _as_value_errors():
+            check_memory(self._agent, self._observations.network_dtype)
         loop = make_loop(self.agent_name, self.hyperparameters, env, self._num_envs)
         # Replay is empty, so learning starts after as many frames as at first.
         starts = self.frames + self.hyperparameters.learning_starts
-        self._player = make_player(loop, env, [self.seed], starts)
-        self._player.start(self._state)
-        return self._player
+        player = make_player(loop, env, [self.seed], starts)
+        player.start(self._learned.state)
+        self._player = player
+        return player
 
-    def _publish(self, state: AgentState) -> None:
+    def _publish(self, state: AgentState, frames: int) -> None:
         """Makes what was learned visible to `predict`."""
-        self._state = state
-        # Taken apart once, not in every prediction: that would take longer than the network.
-        self._leaves = tuple(jax.tree.leaves(state._replace(target=(), optimiser=())))
+        self._learned = _Learned(state, frames, tuple(jax.tree.leaves(state._replace(target=(), optimiser=()))))
 
     def predict(
         self,
@@ -245,17 +274,17 @@ class TrainableAgent:
             An integer for one observation, an array for a batch; and the beliefs, as NumPy arrays.
         """
         batch, single = self._observations.read(observation)
-        own = getattr(self.hyperparameters, "lambda_al", 0.0)
-        if lambda_al is not None:
-            self._check_risk(lambda_al, explore)
-        risk = np.float32(own if lambda_al is None else lambda_al)
+        risk = self._own_risk if lambda_al is None else self._risk(lambda_al, explore)
         if explore:
             told = self._explore(batch, risk, episode_start)
         else:
-            told = self._program(False, batch)(self._leaves, batch, risk)
-        actions, beliefs = _unpack(np.asarray(told), _belief_shapes(self._agent), single)
-        actions += self._first_action
-        return (int(actions) if single else actions), beliefs
+            told = self._program(False, batch)(self._learned.leaves, batch, risk)
+        rows = np.array(told)  # a copy, which is the caller's
+        rows = rows[0] if single else rows
+        beliefs = Beliefs(*[None if place is None else place.of(rows) for place in self._layout])
+        if single:
+            return int(rows[0]) + self._first_action, beliefs
+        return rows[:, 0].astype(np.int64) + self._first_action, beliefs
 
     def _explore(self, batch: np.ndarray, risk: np.float32, episode_start: Any) -> Any:
         rows = len(batch)
@@ -266,32 +295,41 @@ class TrainableAgent:
         program = self._program(True, batch)
         with self._exploring:
             if rows not in self._memories:
-                starts = np.ones(rows, bool)
-            numbers = np.array([self.frames, self.seed, next(self._predictions) % 2**31], np.int32)
-            told, self._memories[rows] = program(self._leaves, batch, risk, self._memories.get(rows), starts, numbers)
+                self._memories[rows], starts = _no_memory(self._agent, rows), np.ones(rows, bool)
+            learned = self._learned
+            numbers = np.array([learned.frames, self.seed, next(self._predictions) % 2**31], np.int32)
+            told, self._memories[rows] = program(learned.leaves, batch, risk, self._memories[rows], starts, numbers)
         return told
 
     def _program(self, explore: bool, batch: np.ndarray) -> Any:
         """What predicts for a batch of that shape."""
         key = (explore, batch.shape)
-        if key not in self._programs:
-            # Several threads that come with a new shape wait for the first one to compile it.
-            with self._compiling:
+        program = self._programs.get(key)
+        return self._make_program(explore, batch, key) if program is None else program
+
+    def _make_program(self, explore: bool, batch: np.ndarray, key: Any) -> Any:
+        # Several threads that come with a new shape wait for the first one to compile it.
+        with self._compiling:
+            if key not in self._programs:
                 state = jax.eval_shape(self._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
                 program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state))
                 if not explore:
-                    program(self._leaves, batch, np.float32(0))
+                    program(self._learned.leaves, batch, np.float32(0))
+                self._layout = _layout(self._agent)
                 self._programs[key] = program
-        return self._programs[key]
+            return self._programs[key]
 
-    def _check_risk(self, lambda_al: float, explore: bool) -> None:
+    def _risk(self, lambda_al: Any, explore: bool) -> np.float32:
+        """An aversion to risk that a caller gave, checked."""
         name = type(self).__name__
-        if not np.isfinite(lambda_al) or lambda_al < 0:
-            raise ValueError(f"lambda_al must be a finite number and at least 0, not {lambda_al}.")
+        number = isinstance(lambda_al, int | float | np.integer | np.floating) and not isinstance(lambda_al, bool)
+        if not number or not 0 <= lambda_al <= np.finfo(np.float32).max:
+            raise ValueError(f"lambda_al must be a finite number and at least 0, not {lambda_al!r}.")
         if self.agent_name in ("dqn", "bootstrapped-dqn"):
             raise ValueError(f"{name} does not estimate the world's noise, so lambda_al means nothing to it.")
         if self.agent_name == "duvn" and explore:
             raise ValueError(f"{name} explores by drawing from its returns, so lambda_al is for explore=False.")
+        return np.float32(lambda_al)
 
     def evaluate(self, episodes: int = 10, max_episode_frames: int = 50_000, seed: int | None = None) -> np.ndarray:
         """The returns of greedy episodes, on randomness that training never saw; the same whenever it is asked."""
@@ -299,14 +337,23 @@ class TrainableAgent:
         max_episode_frames = _whole("max_episode_frames", max_episode_frames, 1, LARGEST)
         seed = self.seed if seed is None else _whole("seed", seed, 0, LARGEST)
         env = self._require_env()
-        if self._player is not None and not getattr(env, "owned", True):
-            self._player.close()  # there is but one environment: learning will begin a new episode in it
-        return np.array(play_episodes(self._agent, self._state, env, seed, episodes, max_episode_frames)[0])
+        with nullcontext() if getattr(env, "owned", True) else self._alone():
+            played = play_episodes(self._agent, self._learned.state, env, seed, episodes, max_episode_frames)
+        return np.array(played[0])
+
+    @contextmanager
+    def _alone(self) -> Any:
+        """Where there is but one environment: learning waits, and will begin a new episode in it."""
+        with self._learning:
+            if self._player is not None:
+                self._player.close()
+            yield
 
     def save(self, path: "str | os.PathLike[str]") -> None:
         """Writes the agent to one file: all that it has learned; not replay and environment."""
         if Path(path).is_dir():
             raise ValueError(f"{path} is a folder; save needs the name of a file, such as {Path(path, 'agent.ceqr')}.")
+        learned = self._learned
         meta = {
             "format": FORMAT,
             "agent": self.agent_name,
@@ -314,12 +361,12 @@ class TrainableAgent:
             "observations": self._observations.to_json(),
             "num_actions": self.num_actions,
             "first_action": self._first_action,
-            "frames": self.frames,
+            "frames": learned.frames,
             "seed": self.seed,
             "env": self._env_name,
             "packages": provenance()["packages"],
         }
-        arrays.save_file(Path(path), self._state, meta)
+        arrays.save_file(Path(path), learned.state, meta)
 
     @classmethod
     def load(cls, path: "str | os.PathLike[str]", env: "str | gymnasium.Env | None" = None) -> Self:
@@ -330,14 +377,15 @@ class TrainableAgent:
         path = Path(path)
         with _as_value_errors():
             meta = arrays.load_meta(path)
-            agent = _class_for(cls, meta.get("agent"))._from_meta(path, meta)
-            agent._publish(arrays.load_file(path, jax.eval_shape(agent._agent.init, jax.random.key(0)))[0])
+            agent, frames, like = _class_for(cls, meta.get("agent"))._from_meta(path, meta)
+            agent._publish(arrays.load_file(path, like)[0], frames)
         if env is not None:
             agent.set_env(env)
         return agent
 
     @classmethod
-    def _from_meta(cls, path: Path, meta: dict[str, Any]) -> Self:
+    def _from_meta(cls, path: Path, meta: dict[str, Any]) -> tuple[Self, int, AgentState]:
+        """The agent of a file's JSON without what it learned, the frames that it took, and what that looks like."""
         if meta.get("format") != FORMAT:
             raise UserError(f"{path} was saved by an incompatible version of ceqr (this one reads format {FORMAT}).")
         if meta.get("agent") != cls.agent_name:
@@ -352,37 +400,46 @@ class TrainableAgent:
             hyper = build(hyper_class, meta["hyper"])
             hyper.check()
             form = ObservationFormat.from_json(meta["observations"])
-            numbers = [int(meta[name]) for name in ("num_actions", "first_action", "seed", "frames")]
-            agent._setup(hyper, form, *numbers[:3])
-            agent.frames, agent._env_name = numbers[3], meta["env"]
-        except (KeyError, TypeError, ValueError, UserError) as error:
+            num_actions, seed, frames = (_whole(n, meta[n], 0, LARGEST) for n in ("num_actions", "seed", "frames"))
+            agent._setup(hyper, form, num_actions, _whole("first_action", meta["first_action"], -(2**63), 2**63), seed)
+            agent._env_name = meta["env"]
+            return agent, frames, jax.eval_shape(agent._agent.init, jax.random.key(0))
+        except Exception as error:  # its numbers may be any, and no network can be made of most
             raise UserError(f"{path} is damaged, or was saved by an incompatible version of ceqr.") from error
-        return agent
 
     @classmethod
-    def from_run(cls, path: "str | os.PathLike[str]", seed: int | None = None, imports: tuple[str, ...] = ()) -> Self:
+    def from_run(
+        cls, path: "str | os.PathLike[str]", seed: int | None = None, imports: "str | Collection[str]" = ()
+    ) -> Self:
         """The agent of a run that `ceqr train` made: of its first seed unless another is given.
 
-        imports: modules that the run's environment names and that may be imported: their code runs.
+        imports: modules to import first: what an environment of your own needs, or what the run names and you trust.
         """
         path = Path(path)
+        imports = (imports,) if isinstance(imports, str) else tuple(imports)
         with _as_value_errors():
+            for module in imports:
+                envs.import_module(module)
             config, _ = read_config(path)
             cls = _class_for(cls, config.agent)
             if config.agent != cls.agent_name:
                 right = next((c.__name__ for c in CLASSES if c.agent_name == config.agent), "another class")
                 raise UserError(f"{path} is a run of {config.agent}; load it with {right}.from_run.")
-            seed = config.seed_start if seed is None else seed
+            seed = config.seed_start if seed is None else _whole("seed", seed, 0, LARGEST)
             if seed not in config.seed_numbers:
                 raise UserError(f"{path} has no seed {seed}; it has {', '.join(map(str, config.seed_numbers))}.")
-            require_trust(config, imports, str(path))
+            for module in envs.modules(config.env):
+                if module not in imports:
+                    raise UserError(
+                        f"{path} plays {config.env}, for which the module {module!r} would be imported, and its code "
+                        f"run; if you trust it, say so with imports=({module!r},)."
+                    )
             env = config.make_env()
             agent = cls.__new__(cls)
             agent._setup(config.hyper, envs.observation_format(env), env.num_actions, envs.first_action(env), seed)
             row = config.seed_numbers.index(seed)
-            state, agent.frames = read_agent(path, agent._agent, row, whole=True)
+            agent._publish(*read_agent(path, agent._agent, row, whole=True))
         agent._env, agent._env_name, agent._num_envs = env, config.env, config.num_envs
-        agent._publish(state)
         return agent
 
 
@@ -448,8 +505,7 @@ class _Pupil:
         check_parameters(self._player, frame)
         # Copies, because the player gives its own arrays away.
         (group,) = self._player.groups
-        self._agent._publish(jax.tree.map(lambda leaf: jnp.array(leaf[0]), group.agent))
-        self._agent.frames = frame
+        self._agent._publish(jax.tree.map(lambda leaf: jnp.array(leaf[0]), group.agent), frame)
 
     def status(self) -> str:
         recent = self._agent.returns[-100:]
@@ -478,29 +534,48 @@ def _pack(actions: jax.Array, beliefs: Beliefs) -> jax.Array:
     return jnp.concatenate([part.reshape(len(actions), -1) for part in parts], axis=1)
 
 
+class _Place(NamedTuple):
+    """Where in a row a belief lies."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The belief, out of one row or several."""
+        part = rows[..., self.start : self.stop]
+        return part if len(self.shape) == 1 else part.reshape(*part.shape[:-1], *self.shape)
+
+
 @cache
-def _belief_shapes(agent: Agent) -> tuple[tuple[int, ...] | None, ...]:
-    """The shapes of what an agent believes of one observation; None for what it does not estimate."""
+def _layout(agent: Agent) -> tuple[_Place | None, ...]:
+    """Where what an agent believes lies in a row; None for what it does not estimate."""
 
     def believe(key: jax.Array) -> Beliefs:
         state = agent.init(key)
         outputs = agent.forward(state.params, jnp.zeros((1, *agent.observation_shape)), None)
         return agent.beliefs_of(state, outputs)
 
-    return tuple(None if x is None else x.shape[1:] for x in jax.eval_shape(believe, jax.random.key(0)))
-
-
-def _unpack(rows: np.ndarray, shapes: tuple[tuple[int, ...] | None, ...], single: bool) -> tuple[Any, Beliefs]:
-    fields, start, lead = [], 1, () if single else (len(rows),)
-    flat = rows[0] if single else rows
-    for shape in shapes:
-        if shape is None:
-            fields.append(None)
-            continue
-        size = int(np.prod(shape))
-        fields.append(flat[..., start : start + size].reshape(lead + shape))
+    places, start = [], 1  # after the action
+    for belief in jax.eval_shape(believe, jax.random.key(0)):
+        size = 0 if belief is None else math.prod(belief.shape[1:])
+        places.append(None if belief is None else _Place(start, start + size, belief.shape[1:]))
         start += size
-    return flat[..., 0].astype(np.int64), Beliefs(*fields)
+    return tuple(places)
+
+
+def _no_memory(agent: Agent, rows: int) -> Any:
+    """What stands for the memory of episodes that have not begun."""
+
+    def remember(key: jax.Array) -> Any:
+        return jax.vmap(agent.init_memory, in_axes=(None, 0))(agent.init(key), jax.random.split(key, rows))
+
+    def blank(like: Any) -> Any:
+        if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+            return jax.random.split(jax.random.key(0), like.shape)
+        return jnp.zeros(like.shape, like.dtype)
+
+    return jax.tree.map(blank, jax.eval_shape(remember, jax.random.key(0)))
 
 
 @cache
@@ -530,7 +605,7 @@ def _explorer(agent: Agent, tree: Any) -> Any:
         key = jax.random.fold_in(stream(seed, Stream.PREDICTION), number)
         forward_key, act_key, memory_key = jax.random.split(key, 3)
         drawn = jax.vmap(agent.init_memory, in_axes=(None, 0))(state, jax.random.split(memory_key, rows))
-        memory = drawn if memory is None else jax.vmap(partial(jax.tree.map, jnp.where))(starts, drawn, memory)
+        memory = jax.vmap(lambda start, *both: jax.tree.map(partial(jnp.where, start), *both))(starts, drawn, memory)
         beliefs = agent.beliefs_of(state, agent.forward(state.params, observations, None))
         outputs = agent.forward(state.params, observations, forward_key)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
@@ -554,7 +629,7 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     """A whole number from a caller, also where it is written as 1e5."""
     try:
         number = int(value)
-        whole = number == value and not isinstance(value, bool | str)
+        whole = bool(number == value) and not isinstance(value, bool | np.bool_)
     except (TypeError, ValueError, OverflowError):
         whole, number = False, least
     if not whole:
@@ -569,6 +644,8 @@ def _make_env(
 ) -> tuple[Any, str | None]:
     """The environment, and the name to which defaults and saved agents refer."""
     frames = _whole("max_episode_frames", max_episode_frames, 0, LARGEST)
+    if env_kwargs is not None and not isinstance(env_kwargs, dict):
+        raise TypeError(f"env_kwargs must be a dictionary, not {type(env_kwargs).__name__}.")
     if isinstance(env, str):
         # Where no family is named, Gymnasium's is meant.
         name = env if env.partition("/")[0] in envs.FAMILIES else f"gymnasium/{env}"

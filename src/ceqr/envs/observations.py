@@ -3,7 +3,8 @@
 A format is plain data, so that a saved agent can check and convert observations without its environment.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class ObservationFormat:
         return cls("number", (), "int64", int(start), int(count))
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "shape": list(self.shape)}
+        return {**asdict(self), "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ObservationFormat":
@@ -64,7 +65,7 @@ class ObservationFormat:
         np.dtype(made.dtype)
         return made
 
-    @property
+    @cached_property
     def network_shape(self) -> tuple[int, ...]:
         """What a network reads: [features] or [height, width, channels]."""
         shape = self.shape
@@ -80,13 +81,16 @@ class ObservationFormat:
             return (*shape[1:3], shape[0] * shape[3])
         return (int(np.prod(shape)),)
 
-    @property
+    @cached_property
     def network_dtype(self) -> np.dtype:
         """Bits stay bits and bytes stay bytes, which is what replay keeps; all else is float32."""
-        given = np.dtype(self.dtype)
         if self.kind == "number":
             return np.dtype(bool)
-        return given if given in (np.dtype(bool), np.dtype(np.uint8)) else np.dtype(np.float32)
+        return self._dtype if self._dtype in (np.dtype(bool), np.dtype(np.uint8)) else np.dtype(np.float32)
+
+    @cached_property
+    def _dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
 
     def encode(self, observations: Any) -> Any:
         """What a network reads, from a batch of observations as the environment gives them: NumPy's or JAX's arrays."""
@@ -116,12 +120,21 @@ class ObservationFormat:
             )
         if given.ndim == len(self.shape) + 1 and len(given) == 0:
             raise ValueError(f"The batch holds no observation: its shape is {given.shape}.")
-        if not np.can_cast(given.dtype, np.dtype(self.dtype), "same_kind"):
+        if given.dtype != self._dtype and not np.can_cast(given.dtype, self._dtype, "same_kind"):
             raise ValueError(f"The observation has dtype {given.dtype}; expected is {self.describe()}.")
         batch = given[None] if single else given
         if self.kind == "number" and not ((batch >= self.start) & (batch < self.start + self.count)).all():
             raise ValueError(f"The observation is {observation}; expected is {self.describe()}.")
-        return self.encode(batch), single
+        if self.network_dtype != np.float32:
+            return self.encode(batch), single
+        if given.dtype == np.float32:
+            encoded = self.encode(batch)
+        else:
+            with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused below
+                encoded = self.encode(batch)
+        if not np.isfinite(encoded).all():
+            raise ValueError(f"The observation holds NaN or an infinite number; expected is {self.describe()}, finite.")
+        return encoded, single
 
     def describe(self) -> str:
         if self.kind == "number":
