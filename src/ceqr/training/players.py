@@ -78,10 +78,9 @@ class Player(abc.ABC):
         self.groups = [init(jnp.array(seeds, jnp.int32)) for seeds in self._by_group(self.seeds)]
         if agent is not None:
             # Each group in memory of its own, because programs are given it.
-            self.groups = [
-                group._replace(agent=jax.tree.map(lambda leaf, n=len(group.key): jnp.stack([leaf] * n), agent))
-                for group in self.groups
-            ]
+            counts = [len(group.key) for group in self.groups]
+            agents = [jax.tree.map(lambda leaf, n=n: jnp.stack([leaf] * n), agent) for n in counts]
+            self.groups = [group._replace(agent=each) for group, each in zip(self.groups, agents, strict=True)]
 
     def load(self, saved: "Saved") -> None:
         """States that were saved, one group after the other: never is more than one leaf held twice."""
