@@ -153,6 +153,26 @@ def test_a_seed_is_the_same_to_the_bit_whoever_runs_beside_it() -> None:
     assert [row for row in one_rows if row.seed == 1] == [row for row in other_rows if row.seed == 1] == alone_rows
 
 
+def test_all_seeds_in_one_group_as_on_an_accelerator(tmp_path: Path) -> None:
+    """The same but for rounding, and to the bit as long as nothing is learned; a checkpoint is good for both."""
+    player = _make("compiled", (0, 1), 3)
+    player._group_size, player._at_once = 2, 1
+    for frames in (21, 60):
+        apart, rows = _played(_player(lanes=3), frames)
+        together, together_rows = _played(player, frames)
+        assert len(player.groups) == 1
+        assert [row[:4] for row in together_rows] == [row[:4] for row in rows]
+        np.testing.assert_array_equal(together.replay.action, apart.replay.action)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), together.agent, apart.agent)
+        if frames == 21:
+            assert _bits(together.replay) == _bits(apart.replay)
+    with _save(tmp_path, 60, player) as saved:
+        other = _another((0, 1), lanes=3)
+        other.load(saved)
+    assert len(other.groups) == 2
+    assert _bits(join(other.groups)) == _bits(together)
+
+
 def test_seeds_differ_in_weights_and_in_games() -> None:
     states, _ = _played(_player((0, 1, 2)), 90)
     assert len({w.tobytes() for w in np.asarray(states.agent.params.head.weight)}) == 3
