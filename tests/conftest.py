@@ -1,6 +1,7 @@
 """What all tests share: one compilation cache, so that each small program is compiled once."""
 
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -13,6 +14,9 @@ TINY = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Whoever starts tests in the background may have SIGINT ignored, and processes that tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # One folder for all workers, kept between sessions: what it holds is named by the program and all versions.
     folder = Path(config.rootpath, ".pytest_cache", "programs")
     os.environ["CEQR_CACHE_DIR"] = str(folder)  # subprocesses, too

@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 import ceqr
-from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
+from ceqr.agents.ceqr_dqn import CEQRDQNHyperparameters
 from ceqr.config import default_config
 from ceqr.envs import make
 from ceqr.envs.base import Environment
-from ceqr.evaluate import play
+from ceqr.evaluate import play_episodes
 from ceqr.losses import quantile_levels
 from ceqr.training.loop import Loop, LoopState
-from ceqr.training.trainer import build_loop
+from ceqr.training.players import make_loop, make_player
 from tests.probes import PROBE_OPTIONS, NoisyChain, train_probe
 
 pytestmark = pytest.mark.slow
@@ -26,20 +26,18 @@ HYPER = CEQRDQNHyperparameters(**PROBE_OPTIONS, lambda_ep=0.5)  # pyright: ignor
 
 
 def _probe(env: Environment, **changes: Any) -> Loop:
-    hyper = dataclasses.replace(HYPER, **changes)
-    return Loop(env, CEQRDQN(hyper, env.observation_shape, env.num_actions))
+    return make_loop("ceqr-dqn", dataclasses.replace(HYPER, **changes), env)
 
 
 def _first(states: LoopState) -> Any:
-    return jax.tree.map(lambda x: x[0], states.agent.params)
+    return jax.tree.map(lambda x: x[0], states.agent)
 
 
 @pytest.mark.parametrize("calibration", ["paper", "none"])
 def test_finds_the_optimum_of_the_noisy_chain(calibration: str) -> None:
     loop = _probe(NoisyChain(), calibration=calibration)
-    network = _first(train_probe(loop, 6_000))
-    observations = jnp.eye(4)[:3]
-    assert np.asarray(loop.agent.act_greedily(network, observations)).tolist() == [1, 1, 1]
+    state = _first(train_probe(loop, NoisyChain(), 6_000))
+    assert np.asarray(loop.agent.act_greedily(state, jnp.eye(4)[:3])[0]).tolist() == [1, 1, 1]
 
 
 def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
@@ -48,7 +46,7 @@ def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
     At step k the return of going on is 0.9^(2-k) Normal(1.5, 1).
     """
     loop = _probe(NoisyChain(), calibration="none", kappa=0.0, learning_rate=5e-4)
-    network = _first(train_probe(loop, 20_000))
+    network = _first(train_probe(loop, NoisyChain(), 20_000)).params
     found = np.asarray(network(jnp.eye(4)[:3]).quantiles)[:, 1]
     levels = np.asarray(quantile_levels(20, jnp.float32))
     for step, discount in enumerate((0.81, 0.9, 1.0)):
@@ -62,19 +60,18 @@ def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
 def test_breakout_quick_plays_far_better_than_chance() -> None:
     """Random play scores about 0.5 bricks an episode; 30,000 frames of the preset `quick` several times that."""
     config = default_config("ceqr-dqn", "quick", "minatar/breakout")
-    loop = build_loop(config)
-    network = _first(train_probe(loop, 30_000))
-    key = jax.random.key(123)
-    learned = np.asarray(play(loop, network, key, episodes=200, limit=2_000).total)
-    chance = np.asarray(_random_play(loop, key, episodes=200, frames=300))
+    env = config.make_env()
+    loop = make_loop(config.agent, config.hyper, env)
+    state = _first(train_probe(loop, env, 30_000))
+    learned = np.array(play_episodes(loop.agent, state, env, seed=123, episodes=200, limit=2_000)[0])
+    chance = np.asarray(_random_play(env, jax.random.key(123), episodes=200, frames=300))
     assert chance.mean() < 1.0
     assert learned.mean() > 2.5
     assert stats.mannwhitneyu(learned, chance, alternative="greater").pvalue < 1e-6
 
 
-def _random_play(loop: Loop, key: jax.Array, episodes: int, frames: int) -> jax.Array:
+def _random_play(env: Environment, key: jax.Array, episodes: int, frames: int) -> jax.Array:
     """Returns of one episode in each game under uniformly random actions."""
-    env = loop.env
 
     def game(key: jax.Array) -> jax.Array:
         reset_key, *keys = jax.random.split(key, frames + 1)
@@ -99,10 +96,10 @@ def test_every_game_trains(game: str) -> None:
     """A few updates on each of the other games: shapes fit, losses are finite, the network moves."""
     hyper = dataclasses.replace(HYPER, hidden=(16,), quantiles=5, batch_size=8, learning_starts=100)
     env = make(f"minatar/{game}")
-    loop = Loop(env, CEQRDQN(hyper, env.observation_shape, env.num_actions))
-    states = train_probe(loop, 200, seeds=2)
+    loop = make_loop("ceqr-dqn", hyper, env)
+    states = train_probe(loop, env, 200, seeds=2)
     assert np.asarray(states.tally.updates).tolist() == [100, 100]
-    before = jax.jit(loop.init_seeds)(jnp.arange(2)).agent.params
+    before = jax.jit(make_player(loop, env, range(2)).init_group)(jnp.arange(2)).agent.params
     assert not np.array_equal(states.agent.params.quantile_head.weight, before.quantile_head.weight)
 
 

@@ -25,6 +25,7 @@ from ceqr.agents.ua_dqn import (
     epistemic_variance,
 )
 from ceqr.networks import parameter_count
+from ceqr.training.compiled import CompiledPlayer
 from ceqr.training.loop import Loop
 from tests.agents.programs import jit, make_batch, normal
 from tests.probes import PROBE_OPTIONS, NoisyChain, train_probe
@@ -226,17 +227,18 @@ class TestBootstrappedDQN:
     def test_the_acting_head_changes_only_at_episode_starts(self) -> None:
         env = NoisyChain()
         hyper = dataclasses.replace(self.hyper, learning_starts=10_000, replay_size=50)
-        loop = Loop(env, BootstrappedDQN(hyper, env.observation_shape, 2))
-        state = loop.init(jnp.int32(0))
-        step = jax.jit(lambda s, f: loop.step(s, f, loop.frame_keys(s.key, f), learning=False))
+        loop = Loop(BootstrappedDQN(hyper, env.observation_shape, 2), env.observation_dtype)
+        player = CompiledPlayer(loop, env, [0])
+        state = player.init_seed(jnp.int32(0))
+        step = jax.jit(lambda s, f: player.tick(s, f, loop.chance(s.key, f), learning=False))
         heads, changed, ends = set(), 0, 0
         for frame in range(60):
-            before = int(state.memory)
+            before = int(state.memory[0])
             state, finished = step(state, jnp.int32(frame))
-            ends += bool(finished.ended)
-            changed += int(state.memory) != before
-            assert bool(finished.ended) or int(state.memory) == before
-            heads.add(int(state.memory))
+            ends += bool(finished.ended[0])
+            changed += int(state.memory[0]) != before
+            assert bool(finished.ended[0]) or int(state.memory[0]) == before
+            heads.add(int(state.memory[0]))
         assert heads == {0, 1, 2, 3}
         assert changed > ends / 3
 
@@ -314,7 +316,7 @@ class TestDUVN:
         options = {name: value for name, value in PROBE_OPTIONS.items() if name != "quantiles"}
         hyper = DUVNHyperparameters(**options, dropout=0.0)  # pyright: ignore[reportArgumentType]
         agent = DUVN(hyper, env.observation_shape, 2)
-        states = train_probe(Loop(env, agent), 10_000)
+        states = train_probe(Loop(agent, env.observation_dtype), env, 10_000)
         network = jax.tree.map(lambda x: x[0], states.agent.params)
         found = agent.forward(network, jnp.eye(4)[:3], None).still
         np.testing.assert_allclose(found.std[:, 1], [0.81, 0.9, 1.0], rtol=0.2)

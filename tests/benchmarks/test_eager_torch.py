@@ -62,7 +62,7 @@ def _batch_to_torch(batch: Batch):
 def pair():
     """Our agent with its state, and the reference with the same weights; the target network's are others."""
     ours = CEQRDQN(CEQRDQNHyperparameters(hidden=(HIDDEN,), quantiles=QUANTILES), (10, 10, CHANNELS), ACTIONS)
-    state = ours.init(jax.random.key(0))._replace(target=ours.network(jax.random.key(1)))
+    state = ours.init(jax.random.key(0))._replace(target=ours.init_params(jax.random.key(1)))
     theirs = eager_torch.Agent(CHANNELS, ACTIONS, eager_torch.Options(hidden=HIDDEN, quantiles=QUANTILES))
     for module, network in ((theirs.network, state.params), (theirs.target, state.target)):
         module.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in _to_torch(network).items()})

@@ -338,7 +338,7 @@ def test_players_by_the_kind_of_environment() -> None:
         assert loop.lanes == 2
         player = make_player(loop, env, [3])
         assert type(player) is kind
-        assert player.parameters() > 0
+        assert player.loop.agent.parameter_count() > 0
 
 
 def test_all_seeds_can_start_from_one_agent() -> None:
