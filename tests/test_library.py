@@ -12,6 +12,7 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import ceqr
 import tests.probe_family  # noqa: F401  makes CHAIN known
@@ -260,9 +261,7 @@ class Stubborn(Counting):
 
 def test_a_failure_between_two_steps_of_the_host(whole_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not hidden by what closing the environment brings."""
-    monkeypatch.setitem(
-        gymnasium.registry, "Stubborn-v0", gymnasium.envs.registration.EnvSpec("Stubborn-v0", entry_point=Stubborn)
-    )
+    monkeypatch.setitem(gymnasium.registry, "Stubborn-v0", EnvSpec("Stubborn-v0", entry_point=Stubborn))
     take_in, played = HostPlayer._take_in, []
 
     def fail(self: HostPlayer, *arguments: Any) -> Any:
