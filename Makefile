@@ -19,7 +19,7 @@ demo: .venv/installed  ## Train on Breakout, evaluate, draw the learning curve.
 
 test: .venv/installed  ## All checks and all tests.
 	$(MAKE) check
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: .venv/installed  ## Lint, formatting and types.
 	$(BIN)/ruff check

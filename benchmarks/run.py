@@ -10,10 +10,12 @@ Needs `pip install "ceqr[bench]"`.
 
 import dataclasses
 import json
+import multiprocessing
 import platform
 import statistics
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +27,7 @@ import tyro
 from ceqr.bench import bare_runner, loop_runner, rounds_in_turns
 from ceqr.bench_sb3 import require_sb3, sb3_runner, sb3_vector_runner
 from ceqr.cli import use_compilation_cache
+from ceqr.compilation import use_one_thread
 from ceqr.config import RunConfig, default_config
 from ceqr.errors import UserError
 from ceqr.runs import read_config
@@ -50,6 +53,7 @@ class Comparison:
     title: str
     aim: str
     programs: Callable[[], list[Program]]
+    one_thread: bool = False  # whether `ceqr train` would run such small programs on one thread
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,10 @@ COMPARISONS = {
     "reference-1600": reference(1600, "2.5 eager, 0.7 bare"),
     "reference-128": reference(128, "4 eager, 0.5 bare"),
     "sb3": Comparison("QR-DQN, 128 units", "5 sb3, 0.5 bare", versus_sb3),
-    "cartpole": Comparison("QR-DQN on CartPole-v1", "4 sb3", lambda: on_the_host("qr-dqn")),
-    "cartpole-ceqr": Comparison("CEQR-DQN on CartPole-v1", "740 frames/s", lambda: on_the_host("ceqr-dqn")),
+    "cartpole": Comparison("QR-DQN on CartPole-v1", "4 sb3", lambda: on_the_host("qr-dqn"), True),
+    "cartpole-ceqr": Comparison(
+        "CEQR-DQN on CartPole-v1", "740 frames/s", lambda: on_the_host("ceqr-dqn"), one_thread=True
+    ),
     "seeds-128": many_seeds(128, "1.3"),
     "seeds-1600": many_seeds(1600, "1.3"),
     "replay": Comparison(
@@ -253,23 +259,31 @@ def draw(results: list[Result], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def measure(name: str, seconds: float, repeats: int) -> Result:
+    """One comparison, by its name or by the run that it is about."""
+    path = Path(name)
+    comparison = COMPARISONS.get(name) or Comparison(f"The run {path.name}", "0.9", lambda: from_run(path))
+    if comparison.one_thread:
+        use_one_thread()
+    use_compilation_cache()
+    programs = comparison.programs()
+    rounds = rounds_in_turns([p.runner for p in programs], seconds, repeats)
+    rates = {p.name: [rate[i] * p.seeds for rate in rounds] for i, p in enumerate(programs)}
+    return Result(comparison.title, comparison.aim, rates)
+
+
 def main(options: Options) -> None:
     unknown = set(options.only) - set(COMPARISONS)
     if unknown:
         raise UserError(f"Unknown comparison {', '.join(unknown)}; known are {', '.join(COMPARISONS)}.")
     require_sb3()
-    use_compilation_cache()
-    chosen = [COMPARISONS[name] for name in options.only or COMPARISONS]
-    if options.run is not None:
-        path = options.run
-        chosen.append(Comparison(f"The run {path.name}", "0.9", lambda: from_run(path)))
+    names = [*(options.only or COMPARISONS), *([] if options.run is None else [str(options.run)])]
     results = []
-    for comparison in chosen:
-        print(f"{comparison.title} ...", file=sys.stderr, flush=True)
-        programs = comparison.programs()
-        rounds = rounds_in_turns([p.runner for p in programs], options.seconds, options.repeats)
-        rates = {p.name: [rate[i] * p.seeds for rate in rounds] for i, p in enumerate(programs)}
-        results.append(Result(comparison.title, comparison.aim, rates))
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        # Each in a process of its own: how many threads XLA has is decided once in a process.
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            results.append(process.submit(measure, name, options.seconds, options.repeats).result())
         print("\n".join(results[-1].lines()), flush=True)
     command = "python " + " ".join(sys.argv)
     lines = [

@@ -1,4 +1,4 @@
-"""What all tests share: one compilation cache, so that each small program is compiled once a session."""
+"""What all tests share: one compilation cache, so that each small program is compiled once."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,9 @@ TINY = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder: Path = tmp_path_factory.mktemp("cache")
+def pytest_configure(config: pytest.Config) -> None:
+    # One folder for all workers, kept between sessions: what it holds is named by the program and all versions.
+    folder = Path(config.rootpath, ".pytest_cache", "programs")
     os.environ["CEQR_CACHE_DIR"] = str(folder)  # subprocesses, too
     jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -1,5 +1,6 @@
 """The ring buffer against a plain list, its memory, and the uniformity of its draws."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ceqr.agents.base import Batch
 from ceqr.replay import LaneReplay, Replay, ReplayState
 
 
@@ -35,13 +37,39 @@ def _play(steps: int, seed: int, truncation: float) -> list[Step]:
     return played
 
 
+def _bits(seed: int, count: int) -> jax.Array:
+    return jax.random.bits(jax.random.key(seed), (count,), jnp.uint32)
+
+
+# Programs, shared by all buffers of one kind.
+
+
+@partial(jax.jit, static_argnums=0)
+def _init(buffer: Replay | LaneReplay) -> ReplayState:
+    return buffer.init()
+
+
+@partial(jax.jit, static_argnums=0)
+def _add(buffer: Replay | LaneReplay, state: ReplayState, *transition: Any) -> ReplayState:
+    return buffer.add(state, *transition)
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(buffer: Replay | LaneReplay, state: ReplayState, bits: jax.Array) -> Batch:
+    return buffer.sample(state, bits)
+
+
+def _sample(buffer: Replay | LaneReplay, state: ReplayState, bits: Any) -> Any:
+    """A batch of NumPy's arrays."""
+    return jax.tree.map(np.asarray, _draw(buffer, state, bits))
+
+
 def _fill(buffer: Replay, steps: list[Step]) -> ReplayState:
-    add = jax.jit(buffer.add)
-    state = buffer.init()
+    state = _init(buffer)
     for s in steps:
-        state = add(
-            state, jnp.full(1, s.observation), jnp.int32(s.action), jnp.float32(s.reward),
-            jnp.bool_(s.terminated), jnp.bool_(s.truncated), jnp.full(1, s.successor),
+        state = _add(
+            buffer, state, np.full(1, s.observation, np.float32), np.int32(s.action), np.float32(s.reward),
+            np.bool_(s.terminated), np.bool_(s.truncated), np.full(1, s.successor, np.float32),
         )  # fmt: skip
     return state
 
@@ -52,7 +80,7 @@ def test_samples_are_exactly_the_transitions_still_held(steps: int, truncation: 
     buffer = Replay(capacity, 4_000, (1,), np.dtype(np.float32))
     played = _play(steps, seed=steps, truncation=truncation)
     state = _fill(buffer, played)
-    batch = jax.jit(buffer.sample)(state, jax.random.key(0))
+    batch = _sample(buffer, state, _bits(0, buffer.batch_size))
 
     np.testing.assert_array_equal(batch.number, batch.reward)  # the reward counts the steps, too
     by_reward = {s.reward: s for s in played}
@@ -71,7 +99,7 @@ def test_samples_are_exactly_the_transitions_still_held(steps: int, truncation: 
         if used > capacity + 1:
             break
         held.append(s.reward)
-    assert set(np.asarray(batch.reward).tolist()) == set(held)
+    assert set(batch.reward.tolist()) == set(held)
     if truncation == 0:
         assert len(held) == min(steps, capacity)
 
@@ -79,7 +107,7 @@ def test_samples_are_exactly_the_transitions_still_held(steps: int, truncation: 
 def test_draws_are_uniform() -> None:
     buffer = Replay(50, 20_000, (1,), np.dtype(np.float32))
     state = _fill(buffer, _play(170, seed=1, truncation=0.3))
-    rewards = np.asarray(buffer.sample(state, jax.random.key(3)).reward)
+    rewards = _sample(buffer, state, _bits(3, buffer.batch_size)).reward
     _, counts = np.unique(rewards, return_counts=True)
     assert stats.chisquare(counts).pvalue > 1e-3
 
@@ -93,8 +121,8 @@ def test_boolean_observations_are_kept_as_bits_and_come_back() -> None:
 
     small = Replay(4, 64, shape, np.dtype(bool))
     first, second = jax.random.bernoulli(jax.random.key(0), 0.3, (2, *shape))
-    one = small.add(small.init(), first, jnp.int32(1), jnp.float32(2), jnp.bool_(False), jnp.bool_(False), second)
-    batch = small.sample(one, jax.random.key(1))
+    one = _add(small, _init(small), first, np.int32(1), np.float32(2), np.False_, np.False_, second)
+    batch = _sample(small, one, _bits(1, 64))
     np.testing.assert_array_equal(batch.observation, np.broadcast_to(first, (64, *shape)))
     np.testing.assert_array_equal(batch.successor, np.broadcast_to(second, (64, *shape)))
 
@@ -102,8 +130,8 @@ def test_boolean_observations_are_kept_as_bits_and_come_back() -> None:
 def _add_lanes(buffer: LaneReplay, state: ReplayState, steps: list[Step]) -> ReplayState:
     columns = [np.array(column) for column in zip(*steps, strict=True)]
     observation, action, reward, terminated, truncated, successor = columns
-    return jax.jit(buffer.add)(
-        state, observation.astype(np.float32)[:, None], action, np.float32(reward), terminated, truncated,
+    return _add(
+        buffer, state, observation.astype(np.float32)[:, None], action, np.float32(reward), terminated, truncated,
         successor.astype(np.float32)[:, None],
     )  # fmt: skip
 
@@ -111,7 +139,7 @@ def _add_lanes(buffer: LaneReplay, state: ReplayState, steps: list[Step]) -> Rep
 def _assert_drawn_as_played(batch: Any, lanes: list[list[Step]]) -> None:
     """Every drawn transition is one that was played, its successor included. Rewards tell the lanes apart."""
     by_reward = {s.reward: s for steps in lanes for s in steps}
-    for observation, action, reward, terminated, successor in zip(*map(np.asarray, batch[:5]), strict=True):
+    for observation, action, reward, terminated, successor in zip(*batch[:5], strict=True):
         s = by_reward[float(reward)]
         assert (s.observation, s.action, s.terminated) == (float(observation[0]), int(action), bool(terminated))
         if not s.terminated:
@@ -129,26 +157,45 @@ def test_lanes_keep_their_episodes_apart_and_are_drawn_uniformly() -> None:
         for lane, truncation in enumerate((0.0, 0.4, 0.1))
     ]
     buffer = LaneReplay(48, 20_000, (1,), np.dtype(np.float32), lanes=3)
-    state = buffer.init()
+    state = _init(buffer)
     for steps in zip(*lanes, strict=True):
         state = _add_lanes(buffer, state, list(steps))
-    batch = jax.jit(buffer.sample)(state, jax.random.key(0))
+    batch = _sample(buffer, state, _bits(0, buffer.batch_size))
     _assert_drawn_as_played(batch, lanes)
-    rewards, counts = np.unique(np.asarray(batch.reward), return_counts=True)
+    rewards, counts = np.unique(batch.reward, return_counts=True)
     assert stats.chisquare(counts).pvalue > 1e-3
     held = {lane: int(((rewards >= 1000 * lane) & (rewards < 1000 * lane + 1000)).sum()) for lane in range(3)}
     assert held[0] == 16  # a third of the capacity
     assert held[1] < held[2] <= 16  # truncated episodes take a slot more
-    assert len(np.unique(np.asarray(batch.number))) == len(rewards)
+    assert len(np.unique(batch.number)) == len(rewards)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_each_transition_has_its_share_of_all_bit_patterns(lanes: int) -> None:
+    """Consecutive numbers go through all that is held, lane after lane; the largest number has its place, too."""
+    played = [_apart(_play(40, seed=lane, truncation=0.3 * lane), 1000 * lane) for lane in range(lanes)]
+    buffer = LaneReplay(16 * lanes, 1, (1,), np.dtype(np.float32), lanes)
+    state = _init(buffer)
+    for steps in zip(*played, strict=True):
+        state = _add_lanes(buffer, state, list(steps))
+    held = np.asarray(state.newest - state.oldest)
+    assert lanes == 1 or len(set(held)) > 1
+    count = int(held.sum())
+    drawn = _sample(buffer, state, np.arange(count, dtype=np.uint32)).reward
+    expected = [[s.reward for s in steps[-n:]] for steps, n in zip(played, held, strict=True)]
+    np.testing.assert_array_equal(drawn, np.concatenate(expected))
+    last = _sample(buffer, state, np.array([2**32 - 1], np.uint32)).reward
+    assert last == drawn[(2**32 - 1) % count]
 
 
 def test_one_lane_is_the_plain_buffer() -> None:
     steps = _play(70, seed=5, truncation=0.2)
     plain, lanes = Replay(16, 64, (1,), np.float32), LaneReplay(16, 64, (1,), np.float32, lanes=1)
-    state = lanes.init()
+    state = _init(lanes)
     for s in steps:
         state = _add_lanes(lanes, state, [s])
-    ours, theirs = lanes.sample(state, jax.random.key(1)), plain.sample(_fill(plain, steps), jax.random.key(1))
+    bits = _bits(1, 64)
+    ours, theirs = _sample(lanes, state, bits), _sample(plain, _fill(plain, steps), bits)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
@@ -159,12 +206,12 @@ def test_a_cut_lane_keeps_the_successor_of_its_last_step(cut_at: int) -> None:
     before[-1] = before[-1]._replace(terminated=False, truncated=False)
     after = _apart(_play(12, seed=3, truncation=0.2), 500)
     buffer = LaneReplay(16, 4_000, (1,), np.dtype(np.float32), lanes=1)
-    state, batch = buffer.init(), None
+    state, batch = _init(buffer), None
     for i, s in enumerate(before + after):
         if i == cut_at:
             state = buffer.cut(state, jnp.array([True]))
         state = _add_lanes(buffer, state, [s])
-        batch = jax.jit(buffer.sample)(state, jax.random.key(i))
+        batch = _sample(buffer, state, _bits(i, buffer.batch_size))
         _assert_drawn_as_played(batch, [before + after])
     assert batch is not None
-    assert before[-1].reward in np.asarray(batch.reward).tolist()  # it was still there to be looked at
+    assert before[-1].reward in batch.reward.tolist()  # it was still there to be looked at

@@ -55,7 +55,7 @@ def measure(config: RunConfig[Any], seconds: float, repeats: int) -> Measurement
         agent=config.agent,
         hidden=config.hyper.hidden,
         seeds=config.seeds,
-        parameters=player_of(config).parameters(),
+        parameters=player_of(config).loop.agent.parameter_count(),
         loop=whole * config.seeds,
         bare=bare * config.seeds,
     )

@@ -7,7 +7,6 @@ command that needs it, so that help and most mistakes are answered at once.
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -264,48 +263,20 @@ def regress(argv: Sequence[str]) -> int:
 
     names = ("coverage", "hidden", "epochs", "learning_rate", "lambda_reg", "conformal")
     options = {name: getattr(args, name) for name in names}
+    model = EvidentialQuantileRegressor(**options)
     try:
-        EvidentialQuantileRegressor(**options).check_parameters()
+        model.check_parameters()
     except ValueError as error:
         name, _, rest = str(error).partition(" ")
         raise UserError(f"--{name.replace('_', '-')} {rest}") from error
-    _check_regress_memory(args.hidden)
     go = _regress_figure if args.table is None else _regress_table
     out = args.out or Path("fig2" if args.table is None else f"{args.table.stem}-predictions")
     try:
+        model.check_memory(inputs=1)  # at least one column
         go(args, options, out)
     except ValueError as error:  # the estimator's own sentence, such as that rows are too few
-        raise UserError(in_options(str(error))) from error
+        raise UserError(re.sub(r"n_samples = ", "", str(error))) from error
     return 0
-
-
-IN_OPTIONS = (  # the estimator's words, and those of the command line
-    (r"early_stopping=True needs", "Fitting needs"),
-    (r" or set early_stopping=False", ""),
-    (r"set conformal=False", "leave out --conformal"),
-    (r"conformal=True", "--conformal"),
-    (r"n_samples = (\d+)", r"\1 distinct row(s)"),
-    (r"learning_rate=", "--learning-rate "),
-    (r"coverage=", "--coverage "),
-)
-
-
-def in_options(sentence: str) -> str:
-    """A sentence of the estimator in the words of `ceqr regress`."""
-    for words, ours in IN_OPTIONS:
-        sentence = re.sub(words, ours, sentence)
-    return sentence
-
-
-def _check_regress_memory(hidden: tuple[int, ...]) -> None:
-    from ceqr.config import refuse_more_than_there_is
-    from ceqr.regression.evidence import MOST_FEATURES
-
-    sizes = (1, *hidden, 7)  # at least one column, and what the network says of a row
-    parameters = sum(a * b for a, b in itertools.pairwise(sizes))
-    projection = 8 * MOST_FEATURES * sizes[-2] if sizes[-2] > MOST_FEATURES else 0
-    # float32 weights, gradients, Adam's two means and the best so far, and float64 when they are drawn
-    refuse_more_than_there_is(28 * parameters + projection, f"A network of {parameters:,} weights or more", "--hidden")
 
 
 def _check_regress(args: RegressArgs) -> None:

@@ -32,6 +32,24 @@ def _compiler_options(one_thread: bool) -> dict[str, Any]:
     return options
 
 
+def use_one_thread() -> None:
+    """Has this process's XLA run programs on the thread that calls them, if it has not begun to work yet.
+
+    For programs of a fraction of a millisecond: waking another thread, and waiting for it, takes longer than they do
+    (docs/performance.md). XLA reads the number of its threads from the environment variable NPROC when it begins.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = "1"
+    try:
+        jax.devices()
+    finally:
+        if before is None:
+            del os.environ["NPROC"]
+        else:
+            os.environ["NPROC"] = before
+
+
 def side_by_side(programs: int) -> int:
     """How many of so many programs should run at once: on a CPU as many as it has cores for us, else one."""
     if jax.default_backend() != "cpu":

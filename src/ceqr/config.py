@@ -7,14 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
-import jax
 import numpy as np
 
 from ceqr import envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Agent, Hyperparameters, check_bounds
 from ceqr.errors import UserError, nearest
-from ceqr.networks import LARGE_IMAGE, parameter_count
+from ceqr.networks import LARGE_IMAGE
 
 PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's name, values for that agent alone
     "paper": {},  # the defaults are the paper's
@@ -241,8 +240,7 @@ def check_memory(agent: Agent, observation_dtype: Any, seeds: int = 1) -> None:
     size, dtype = math.prod(agent.observation_shape), np.dtype(observation_dtype)
     observation = -(-size // 8) if dtype == np.bool_ else size * dtype.itemsize  # booleans are kept as bits
     replay = agent.hyper.replay_size * (observation + 13)
-    parameters = parameter_count(jax.eval_shape(agent.init_params, jax.random.key(0)))
-    network = 4 * 4 * parameters  # float32: network, target and Adam's two means
+    network = 4 * 4 * agent.parameter_count()  # float32: network, target and Adam's two means
     refuse_more_than_there_is(
         seeds * (replay + network),
         f"{seeds:,} seed(s) with {replay / GIB:,.1f} GiB of replay and {network / GIB:,.1f} GiB of networks each",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ceqr.agents.base import Agent, AgentState, Beliefs
 from ceqr.envs import is_compiled
-from ceqr.envs.base import Environment
+from ceqr.envs.base import Environment, reset
 from ceqr.streams import Stream, stream
 
 STRETCH = 100  # steps between two looks of the host, where the environment is compiled
@@ -120,7 +120,7 @@ def _play_compiled(
         # Games that a last batch leaves idle play an episode that nobody counts.
         numbers = np.arange(first, first + games)
         keys = jax.random.split(stream(seed, which), episodes + games)[first : first + games]
-        now = _begin(agent, env, state, keys)
+        now = _begin(agent, env, state, keys, np.int32(seed))
         now = now._replace(going=jnp.asarray(numbers < episodes))
         for start in range(0, limit, STRETCH):
             now, steps = _stretch(agent, env, wanted, explore, state, now, keys, np.int32(start), np.int32(frame))
@@ -131,9 +131,9 @@ def _play_compiled(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _begin(agent: Agent, env: Environment, state: AgentState, keys: jax.Array) -> _Games:
+def _begin(agent: Agent, env: Environment, state: AgentState, keys: jax.Array, seed: jax.Array) -> _Games:
     env_keys, memory_keys, _ = _game_keys(keys)
-    inner, observation = jax.vmap(env.reset)(env_keys)
+    inner, observation = jax.vmap(lambda key: reset(env, key, seed))(env_keys)
     memory = jax.vmap(agent.init_memory, in_axes=(None, 0))(state, memory_keys)
     return _Games(inner, observation, memory, jnp.ones(len(keys), bool))
 

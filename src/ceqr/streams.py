@@ -19,6 +19,7 @@ class Stream(IntEnum):
     RESETS = 4  # resets between two frames, where an environment could not be saved
     EVALUATION = 5
     PREDICTION = 6
+    WORLD = 7  # what an environment draws once for all episodes of a seed
 
 
 def stream(seed: int | jax.Array, which: Stream) -> jax.Array:

@@ -171,7 +171,7 @@ def test_trains_resumes_to_the_bit_and_evaluates(name: str, tmp_path: Path, caps
 def test_finds_the_optimum_of_the_noisy_chain(name: str) -> None:
     env = NoisyChain()
     agent = _agent(name, env.observation_shape, **PROBE_OPTIONS, epsilon_frames=2_000, epsilon_end=0.2)
-    states = train_probe(Loop(env, agent), 8_000)
+    states = train_probe(Loop(env, agent), 5_000)
     state = jax.tree.map(lambda x: x[0], states.agent)
     assert np.asarray(agent.act_greedily(state, jnp.eye(4)[:3])[0]).tolist() == [1, 1, 1]
 
@@ -187,7 +187,7 @@ def test_truncation_bootstraps_and_termination_does_not(name: str) -> None:
     options = learning | {"discount": 0.8, "learning_rate": 2e-3, "quantiles": 8, "calibration": "none", "dropout": 0.0}
     for env, expected in ((Treadmill(limit=5), 5.0), (Treadmill(limit=1, terminates=True), 1.0)):
         agent = _agent(name, env.observation_shape, **options)
-        states = train_probe(Loop(env, agent), 4_000)
+        states = train_probe(Loop(env, agent), 2_500)
         _, beliefs = agent.act_greedily(jax.tree.map(lambda x: x[0], states.agent), jnp.ones((1, 1)))
         assert float(beliefs.mean.max()) == pytest.approx(expected, abs=0.5)
 

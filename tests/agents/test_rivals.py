@@ -314,7 +314,7 @@ class TestDUVN:
         options = {name: value for name, value in PROBE_OPTIONS.items() if name != "quantiles"}
         hyper = DUVNHyperparameters(**options, dropout=0.0)  # pyright: ignore[reportArgumentType]
         agent = DUVN(hyper, env.observation_shape, 2)
-        states = train_probe(Loop(env, agent), 15_000)
+        states = train_probe(Loop(env, agent), 10_000)
         network = jax.tree.map(lambda x: x[0], states.agent.params)
         found = agent.forward(network, jnp.eye(4)[:3], None).still
         np.testing.assert_allclose(found.std[:, 1], [0.81, 0.9, 1.0], rtol=0.2)

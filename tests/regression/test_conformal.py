@@ -1,6 +1,8 @@
 """The split-conformal correction: by hand, against MAPIE's formula, and its guarantee over many seeds."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import betabinom, binom
 
 from ceqr import EvidentialQuantileRegressor
+from ceqr.regression import conformal
 from ceqr.regression.conformal import hold_out, rows_needed, widening
+from ceqr.regression.estimator import distinct
 
 
 def test_widening_by_hand():
@@ -68,44 +72,110 @@ def sample(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (1 + np.abs(x[:, 0])) * rng.standard_t(3, n)
 
 
-def test_coverage_is_guaranteed_whatever_the_network_learned():
-    # One epoch of a tiny network learns next to nothing: without the correction its interval covers far too little.
-    seeds, new, held, coverage = 300, 40, 39, 0.8
-    inside = {True: np.zeros((seeds, new), bool), False: np.zeros((seeds, new), bool)}
-    for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        x, y = sample(rng, 78)
-        x_new, y_new = sample(rng, new)
-        for conformal in inside:
-            model = EvidentialQuantileRegressor(
-                coverage, hidden=(4,), epochs=1, early_stopping=False, conformal=conformal, conformal_fraction=0.5,
-                random_state=seed,
-            ).fit(x, y)  # fmt: skip
-            lower, upper = model.predict_interval(x_new)
-            inside[conformal][seed] = (lower <= y_new) & (y_new <= upper)
-    # With 39 rows held out k = 32, and a new row is inside with probability exactly 32 / 40 = 0.8.
-    k = math.ceil((held + 1) * coverage)
-    hits = int(inside[True][:, 0].sum())
-    low, high = binom.ppf([1e-4, 1 - 1e-4], seeds, k / (held + 1))
+def covered(fits: int, coverage: float, draw: Callable[[np.random.Generator], Any], **options: Any) -> int:
+    """In how many fits, each of newly drawn rows, the last of these is inside, which the model has not been given."""
+    hits = 0
+    for seed in range(fits):
+        x, y = draw(np.random.default_rng(seed))
+        model = EvidentialQuantileRegressor(coverage, **{"conformal": True, "random_state": seed, **options})
+        lower, upper = model.fit(x[:-1], y[:-1]).predict_interval(x[-1:])
+        hits += int(lower[0] <= y[-1] <= upper[0])
+    return hits
+
+
+LINEAR = {"hidden": (), "epochs": 1, "early_stopping": False}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_coverage_is_guaranteed_for_one_row_to_learn_from_and_one_to_correct_by(sign: int):
+    # Half of the new rows are inside. Were both rows standardised by, the interval would lie between them and have a
+    # third. Were always the greater row held out, or always the lesser, it would have 38 % for one sign.
+    def draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        x = sign * np.exp(6 * rng.normal(size=3))
+        return x[:, None], x
+
+    low, high = binom.ppf([1e-4, 1 - 1e-4], 400, 0.5)
+    assert low <= covered(400, 0.5, draw, **LINEAR, random_state=0) <= high
+
+
+def test_coverage_is_guaranteed_for_few_rows():
+    # 12 to 18 rows, of which 9 are held out: exactly 9 of 10 new rows are inside. Hardly anything is learned.
+    hits = covered(300, 0.9, lambda rng: sample(rng, int(rng.integers(13, 20))), hidden=(4,), epochs=1)
+    low, high = binom.ppf([1e-4, 1 - 1e-4], 300, 0.9)
     assert low <= hits <= high
-    assert inside[False][:, 0].sum() < low
-    # All new rows of a seed share its correction: their number inside is beta-binomial.
+    plain = covered(60, 0.9, lambda rng: sample(rng, 20), hidden=(4,), epochs=1, conformal=False)
+    assert plain < binom.ppf(1e-4, 60, 0.9)
+
+
+def test_new_rows_of_one_fit_share_its_correction():
+    # With 39 rows held out k = 32; how many of a fit's new rows are inside is then beta-binomial.
+    seeds, new, held, k = 80, 40, 39, 32
+    counts = []
+    for seed in range(seeds):
+        x, y = sample(np.random.default_rng(seed), 78 + new)
+        model = EvidentialQuantileRegressor(0.8, **LINEAR, conformal=True, conformal_fraction=0.5, random_state=seed)
+        lower, upper = model.fit(x[:78], y[:78]).predict_interval(x[78:])
+        counts.append(np.sum((lower <= y[78:]) & (y[78:] <= upper)))
     mean, variance = betabinom.stats(new, k, held + 1 - k)
-    assert abs(inside[True].sum(axis=1).mean() - mean) < 4 * math.sqrt(variance / seeds)
+    assert abs(np.mean(counts) - mean) < 4 * math.sqrt(variance / seeds)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bounds_have_seen_nothing_of_the_rows_held_out(weighted: bool):
+    # They are, to the last bit, those of a model that was given the other rows alone.
+    x, y = sample(np.random.default_rng(0), 60)
+    weight = np.random.default_rng(1).integers(1, 4, 60) if weighted else np.ones(60)
+    options = {"hidden": (4,), "epochs": 5}
+    model = EvidentialQuantileRegressor(conformal=True, random_state=3, **options).fit(x, y, weight)
+    rng = np.random.RandomState(3)
+    kept, held = model._hold_out_for_conformal(rng, distinct(x, y, weight.astype(float)))
+    assert held is not None
+    assert np.sum(held.weight) == round(np.sum(weight) / 4)
+    other = EvidentialQuantileRegressor(random_state=rng, **options).fit(kept.x, kept.y, kept.weight)
+    for mine, its in zip(model.predict_interval(x), other.predict_interval(x), strict=True):
+        assert_allclose(np.abs(mine - its), abs(model.conformal_widening_), rtol=1e-9)
+    assert_array_equal(model.predict(x), other.predict(x))
+    assert_array_equal(model.predict_uncertainty(x), other.predict_uncertainty(x))
+
+
+def test_a_row_like_one_held_out_is_inside_however_it_is_rounded():
+    # Half of the rows share the greater score, so that it is the correction.
+    for seed in range(10):
+        x, y = np.full((40, 1), 0.3), seed + np.tile([0.1, 0.7], 20)
+        model = EvidentialQuantileRegressor(**LINEAR, conformal=True, random_state=seed).fit(x, y)
+        for rows in (slice(None), slice(7), slice(1)):
+            lower, upper = model.predict_interval(x[rows])
+            assert np.all((lower <= y[rows]) & (y[rows] <= upper))
+
+
+def test_what_is_held_out_depends_on_the_seed_and_on_the_rows():
+    def held(seed: int, *rows: float) -> list[int]:
+        return conformal.shuffling(np.random.RandomState(seed), [np.array(rows)]).permutation(50).tolist()
+
+    assert held(0, 1, 2) == held(0, 1, 2)
+    assert held(0, 1, 2) != held(1, 1, 2)
+    assert held(0, 1, 2) != held(0, 1, 3)
+    rng, other = np.random.RandomState(0), np.random.RandomState(0)
+    conformal.shuffling(rng, [np.ones(3)])
+    conformal.shuffling(other, [np.arange(1000.0)])
+    assert rng.randint(2**31) == other.randint(2**31)
 
 
 def test_too_few_rows_to_correct_by():
     x, y = sample(np.random.default_rng(0), 10)
     with pytest.raises(ValueError, match=r"holds out at least 9 rows and needs 2 more.*n_samples = 10"):
         EvidentialQuantileRegressor(conformal=True).fit(x, y)
+    # Rows that are all alike are as many as they are.
+    with pytest.raises(ValueError, match="n_samples = 10"):
+        EvidentialQuantileRegressor(conformal=True).fit(np.ones((10, 1)), np.ones(10))
     x, y = sample(np.random.default_rng(0), 11)
-    model = EvidentialQuantileRegressor(conformal=True, hidden=(4,), epochs=2).fit(x, y)
+    model = EvidentialQuantileRegressor(conformal=True, hidden=(4,), epochs=1).fit(x, y)
     assert np.isfinite(model.conformal_widening_)
 
 
 def test_an_interval_tightened_to_nothing_is_a_point():
-    x, y = sample(np.random.default_rng(0), 200)
-    model = EvidentialQuantileRegressor(hidden=(4,), epochs=2, random_state=0).fit(x, y)
+    x, y = sample(np.random.default_rng(0), 60)
+    model = EvidentialQuantileRegressor(**LINEAR, random_state=0).fit(x, y)
     model.conformal_widening_ = -1e3
     lower, upper = model.predict_interval(x)
     assert_array_equal(lower, upper)

@@ -1,4 +1,7 @@
-"""The estimator as scikit-learn and its users meet it."""
+"""The estimator as scikit-learn and its users meet it.
+
+Most fits here are of 80 to 120 rows of two features with `SMALL`: shapes are padded, so that they share one program.
+"""
 
 import os
 import pickle
@@ -22,14 +25,29 @@ from ceqr import EvidentialQuantileRegressor, losses
 from ceqr.regression import network
 from ceqr.regression.estimator import PREDICTED_ROWS, automatic_batch_size, distinct
 
-SMALL = {"hidden": (16,), "epochs": 5, "random_state": 0}
+SMALL = {"hidden": (16,), "epochs": 20, "random_state": 0}
 
 ALL_CHECKS = """
 from sklearn.utils.estimator_checks import check_estimator
 from ceqr import EvidentialQuantileRegressor
-results = check_estimator(EvidentialQuantileRegressor(), on_skip=None)
+results = check_estimator(EvidentialQuantileRegressor({options}), on_skip=None)
 assert len(results) > 50
-assert {result["status"] for result in results} == {"passed"}, [r for r in results if r["status"] != "passed"]
+assert not [result for result in results if result["status"] != "passed"]
+"""
+
+IMPORTS = """
+import builtins, sys
+guilty, original = [], builtins.__import__
+
+def watched(name, importer=None, *rest):
+    if name == "fcntl" and importer and importer["__name__"].startswith("ceqr"):
+        guilty.append(importer["__name__"])
+    return original(name, importer, *rest)
+
+builtins.__import__ = watched
+import ceqr.regression, ceqr.regression.table, ceqr.regression.figure
+guilty += [name for name in sys.modules if name.startswith("ceqr.training")]
+assert not guilty, guilty
 """
 
 
@@ -47,20 +65,28 @@ def everything(model: EvidentialQuantileRegressor, x: np.ndarray) -> np.ndarray:
     return np.column_stack([model.predict(x), *model.predict_interval(x), *model.predict_uncertainty(x)])
 
 
-def test_every_check_of_scikit_learn_passes():
-    # In a process of its own: the check of array API inputs is skipped unless SciPy knows of it when first imported.
-    result = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", ALL_CHECKS],
-        env={**os.environ, "SCIPY_ARRAY_API": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(program: str, **environment: str) -> None:
+    """Runs a program in a process of its own."""
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", program]
+    result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    "options", ["hidden=(8,), epochs=20, learning_rate=0.02", pytest.param("", marks=pytest.mark.slow)]
+)
+def test_every_check_of_scikit_learn_passes(options: str):
+    # The check of array API inputs is skipped unless SciPy knows of it when first imported.
+    run(ALL_CHECKS.replace("{options}", options), SCIPY_ARRAY_API="1")
+
+
+def test_regression_needs_nothing_of_the_training_of_agents():
+    # Nor does it ask for `fcntl`, which Windows has not.
+    run(IMPORTS)
+
+
 def test_a_fit_is_any_good():
-    x, y = rows(2000)
+    x, y = rows(1000)
     model = EvidentialQuantileRegressor(random_state=0, epochs=50).fit(x, y)
     assert model.score(*rows(500, seed=1)) > 0.95
     x, y = rows(2000, seed=2)
@@ -70,13 +96,9 @@ def test_a_fit_is_any_good():
 
 
 def test_percentiles_follow_the_coverage():
-    x, y = rows(2000)
-    covered = []
-    for coverage in (0.5, 0.8):
-        lower, upper = EvidentialQuantileRegressor(coverage, random_state=0, epochs=50).fit(x, y).predict_interval(x)
-        covered.append([np.mean(y < lower), np.mean(y > upper)])
-    assert_allclose(covered[0], [0.25, 0.25], atol=0.08)
-    assert_allclose(covered[1], [0.1, 0.1], atol=0.04)
+    x, y = rows(1000)
+    lower, upper = small(coverage=0.5, learning_rate=0.01, epochs=60).fit(x, y).predict_interval(x)
+    assert_allclose([np.mean(y < lower), np.mean(y > upper)], [0.25, 0.25], atol=0.08)
 
 
 def test_the_same_seed_is_the_same_model_and_another_is_not():
@@ -91,8 +113,8 @@ def test_the_same_seed_is_the_same_model_and_another_is_not():
 
 @pytest.mark.parametrize("options", [{}, {"conformal": True}, {"early_stopping": False}, {"evidence": "learned"}])
 def test_a_weight_is_a_repetition_to_the_last_bit(options: dict):
-    x, y = rows(60)
-    weight = np.random.default_rng(1).integers(0, 4, 60)
+    x, y = rows()
+    weight = np.random.default_rng(1).integers(0, 6, len(y))
     repeated = small(**options).fit(np.repeat(x, weight, axis=0), np.repeat(y, weight))
     weighted = small(**options).fit(x, y, sample_weight=weight)
     assert_array_equal(everything(repeated, x), everything(weighted, x))
@@ -126,12 +148,14 @@ def test_automatic_batch_size(n: int, batch: int):
     assert automatic_batch_size(n) == batch
 
 
-@pytest.mark.parametrize("evidence", ["conjugate", "learned"])
-@pytest.mark.parametrize("activation", ["relu", "silu", "tanh"])
+@pytest.mark.parametrize(
+    ("evidence", "activation"),
+    [("conjugate", "relu"), ("learned", "relu"), ("conjugate", "silu"), ("learned", "tanh")],
+)
 def test_prediction_in_numpy_is_what_training_computes(evidence: str, activation: str):
     # The same network through JAX and through ceqr.losses.
-    x, y = rows(300)
-    model = small(evidence=evidence, activation=activation, hidden=(16, 8)).fit(x, y)
+    x, y = rows()
+    model = small(evidence=evidence, activation=activation).fit(x, y)
     standard = jnp.asarray((x - model.x_mean_) / model.x_scale_, jnp.float32)
     features = network.features(model.parameters_, standard, activation)
     point, raw = network.split(network.heads(model.parameters_, features))
@@ -139,7 +163,7 @@ def test_prediction_in_numpy_is_what_training_computes(evidence: str, activation
     if evidence == "conjugate":
         phi = np.column_stack([features, np.ones(len(x))])
         # By hand: a weighted sum of outer products, and an inverse rather than a Cholesky factor.
-        precision = np.eye(9) + sum(np.outer(each, each) for each in phi)
+        precision = np.eye(17) + sum(np.outer(each, each) for each in phi)
         nu = 1 / np.einsum("bi,ij,bj->b", phi, np.linalg.inv(precision), phi)
         nig = nig._replace(nu=jnp.broadcast_to(jnp.asarray(nu, jnp.float32)[:, None, None], nig.gamma.shape))
     aleatoric, epistemic = losses.uncertainty(nig)
@@ -156,7 +180,7 @@ def test_without_a_hidden_layer_evidence_is_that_of_bayesian_linear_regression()
     from sklearn.linear_model import BayesianRidge
 
     x, y = rows(80, features=3)
-    model = small(hidden=(), conformal=True).fit(x, y)
+    model = small(hidden=()).fit(x, y)
     standard = (x - model.x_mean_) / model.x_scale_
     phi = np.column_stack([standard, np.ones(len(x))])
     bayes = BayesianRidge(fit_intercept=False, max_iter=1, alpha_init=1.0, lambda_init=1.0, compute_score=False)
@@ -170,10 +194,10 @@ def test_without_a_hidden_layer_evidence_is_that_of_bayesian_linear_regression()
 
 def test_pipelines_searches_and_scores():
     x, y = rows()
-    pipeline = make_pipeline(PolynomialFeatures(), small())
+    pipeline = make_pipeline(PolynomialFeatures(include_bias=False), small())
     assert pipeline.fit(x, y).predict(x).shape == y.shape
-    assert cross_val_score(small(epochs=60, learning_rate=0.01), x, y, cv=3).mean() > 0.5
-    search = GridSearchCV(small(), {"learning_rate": [1e-6, 1e-2], "coverage": [0.8]}, cv=2).fit(x, y)
+    assert cross_val_score(small(epochs=32, learning_rate=0.02), x, y, cv=3).mean() > 0.5
+    search = GridSearchCV(small(), {"learning_rate": [1e-6, 1e-2], "lambda_reg": [0.1]}, cv=3).fit(x, y)
     assert search.best_params_["learning_rate"] == 1e-2
     assert len(search.best_estimator_.predict_interval(x)) == 2
 
@@ -218,14 +242,14 @@ def test_many_rows_are_predicted_in_parts():
 @pytest.mark.parametrize("value", [0.0, 7.0, 1e8])
 def test_constant_targets(value: float):
     x, _ = rows()
-    model = small(epochs=40).fit(x, np.full(len(x), value))
+    model = small(epochs=32).fit(x, np.full(len(x), value))
     assert_allclose(model.predict(x), value, atol=0.5)
     assert np.isfinite(everything(model, x)).all()
 
 
 def test_constant_columns_and_large_numbers():
     x, y = rows()
-    x = np.column_stack([x, np.full(len(x), 1e6), 1e12 * x[:, 0]])
+    x = np.column_stack([x, np.full(len(x), 1e6), 1e12 * x[:, 0], np.zeros(len(x))])
     assert np.isfinite(everything(small().fit(x, 1e9 * y), x)).all()
     assert np.isfinite(everything(small().fit(x.astype(np.float32), y.astype(np.float32)), x)).all()
 
@@ -240,6 +264,8 @@ def test_constant_columns_and_large_numbers():
         ([[1.0], [2.0]], [[1, 2], [3, 4]], "y should be a 1d array"),
         ([[1.0]], [1.0], "n_samples = 1"),
         (np.empty((0, 2)), [], "0 sample"),
+        ([[1.0], [-1e308]], [1, 2], r"X has numbers as large as 1e\+308, .* overflows; scale them to below 1e\+100"),
+        ([[1.0], [2.0]], [1e308, 2], r"y has numbers as large as 1e\+308"),
     ],
 )
 def test_bad_input(x, y, sentence: str):
@@ -266,13 +292,35 @@ def test_bad_input(x, y, sentence: str):
         ({"calibration": "none"}, "needs location='joint'"),
         ({"validation_fraction": 0}, "validation_fraction must be"),
         ({"learning_rate": 1e30}, "Training diverged"),
-        ({"learning_rate": 1e30, "early_stopping": False}, "Training diverged"),
+        (
+            {"learning_rate": 1e30, "early_stopping": False},
+            "Training diverged: a learning rate of 1e[+]30 is too large",
+        ),
+        (
+            {"hidden": (10**9,)},
+            r"Hidden layers of 1,000,000,000 units need about [\d,]+\.\d GiB of memory for 2 inputs, but",
+        ),
+        ({"hidden": (10**6, 10**6)}, r"Hidden layers of 1,000,000 and 1,000,000 units need about 4[\d,]+\.\d GiB"),
     ],
 )
 def test_bad_parameters(options: dict, sentence: str):
     model = small(**options)  # the constructor takes anything
     with pytest.raises(ValueError, match=sentence):
         model.fit(*rows())
+
+
+def test_numbers_too_large_to_predict_from():
+    model = small().fit(*rows())
+    for method in ("predict", "predict_interval", "predict_uncertainty"):
+        with pytest.raises(ValueError, match="X has numbers as large as"):
+            getattr(model, method)([[1e200, 0.0]])
+
+
+def test_the_memory_that_training_takes():
+    # 3 * 5 + 6 * 7 parameters by hand, 12 bytes for each hidden unit of 16 rows, and no projection of 5 features.
+    assert network.training_bytes(2, (5,), 7, 16) == 48 * 57 + 12 * 16 * 5
+    assert network.training_bytes(1, (300,), 7, 1) == 48 * (600 + 301 * 7) + 12 * 300 + 8 * 300 * 256
+    assert 2**20 < network.free_bytes() < 2**60
 
 
 def test_an_unfitted_model_says_so():
@@ -288,7 +336,7 @@ def test_an_unfitted_model_says_so():
         {"location": "joint", "calibration": "none"},
         {"calibration": "released"},
         {"evidence": "learned", "location": "joint"},
-        {"hidden": (300,)},  # above 256 features, evidence is counted in a projection
+        {"hidden": (8, 300)},  # above 256 features, evidence is counted in a projection
         {"batch_size": 7},
         {"batch_size": 1000},
     ],
@@ -300,12 +348,11 @@ def test_every_option_fits(options: dict):
 
 def test_location_decides_what_teaches_the_bounds():
     # The likelihood is symmetric about gamma and so draws both bounds to the centre.
-    x, y = rows(2000)
+    x, y = rows()
+    options = {"epochs": 32, "learning_rate": 0.01, "evidence": "learned"}
     widths = {}
     for location in ("calibrated", "joint"):
-        lower, upper = (
-            small(location=location, epochs=30, hidden=(32,), evidence="learned").fit(x, y).predict_interval(x)
-        )
+        lower, upper = small(location=location, **options).fit(x, y).predict_interval(x)
         widths[location] = np.mean(upper - lower)
     assert widths["joint"] < 0.9 * widths["calibrated"]
 
@@ -315,4 +362,4 @@ def test_progress_is_shown_only_when_asked_for(capsys: pytest.CaptureFixture[str
     small().fit(x, y)
     assert capsys.readouterr() == ("", "")
     small(verbose=True).fit(x, y)
-    assert "5 of 5 epochs" in capsys.readouterr().err
+    assert "20 of 20 epochs" in capsys.readouterr().err

@@ -212,6 +212,11 @@ class Agent(abc.ABC):
 
     # What all share.
 
+    def parameter_count(self) -> int:
+        """How many numbers the network learns; nothing is computed."""
+        params = jax.eval_shape(lambda: self.init_params(jax.random.key(0)))
+        return sum(leaf.size for leaf in jax.tree.leaves(params))
+
     @property
     def optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.hyper.learning_rate, eps=self.hyper.adam_eps)

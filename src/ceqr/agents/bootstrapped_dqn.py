@@ -15,7 +15,7 @@ from ceqr.networks import Heads, Torso, torso
 class BootstrappedDQNHyperparameters(Hyperparameters):
     """Bootstrapped DQN's own options, on top of those of every agent."""
 
-    heads: int = field(default=10, metadata={"least": 2})
+    heads: int = field(default=10, metadata={"least": 2, "most": 1_000})
     """K, the number of heads."""
     mask_probability: float = field(default=1.0, metadata={"above": 0.0, "most": 1.0})
     """Probability that a head learns from a transition; each head draws its own."""

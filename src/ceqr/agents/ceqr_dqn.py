@@ -96,7 +96,8 @@ class CEQROutputs(NamedTuple):
 
 def _nig(evidence: jax.Array) -> losses.NIG:
     """NIG parameters [..., 2, N] from raw head outputs [..., 4, 2, N]."""
-    return losses.nig_from_raw(*(evidence[..., i, :, :] for i in range(4)))
+    # A split, not four slices: its gradient is one concatenation, and theirs four sums with zeros.
+    return losses.nig_from_raw(*(part.squeeze(-3) for part in jnp.split(evidence, 4, axis=-3)))
 
 
 @dataclass(frozen=True)

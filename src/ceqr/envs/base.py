@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax.typing import DTypeLike
 
-WORLD = 0x3091D  # folded into a seed's key, so that no number is shared with its training
+from ceqr.streams import Stream, stream
+
 EnvState = Any  # a PyTree that only its environment looks into
 
 
@@ -57,7 +58,7 @@ def reset(env: Any, key: jax.Array, seed: jax.Array | int) -> tuple[EnvState, ja
     """
     if not hasattr(env, "world"):
         return env.reset(key)
-    return env.reset(key, env.world(jax.random.fold_in(jax.random.key(seed), WORLD)))
+    return env.reset(key, env.world(stream(seed, Stream.WORLD)))
 
 
 class MissingExtra(ImportError):

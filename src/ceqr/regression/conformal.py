@@ -1,6 +1,8 @@
 """Split-conformal correction of an interval (conformalised quantile regression, Romano et al., 2019)."""
 
+import hashlib
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -35,6 +37,18 @@ def widening(lower: np.ndarray, upper: np.ndarray, y: np.ndarray, weight: np.nda
     wanted = (reached[-1] + 1) * coverage - 1e-9
     k = int(np.searchsorted(reached, wanted))
     return float(scores[order[k]]) if k < len(scores) else math.inf
+
+
+def shuffling(rng: np.random.RandomState, rows: Iterable[np.ndarray]) -> np.random.RandomState:
+    """A generator that depends on the rows as well as on `rng`, of which it takes one number whatever they are.
+
+    Rows come sorted. One seed alone would hold out the same ranks of every table, which are not rows drawn at random:
+    coverage would be right on average over seeds, but wrong for any one of them.
+    """
+    digest = hashlib.sha256()
+    for array in rows:
+        digest.update(np.ascontiguousarray(array).data)
+    return np.random.RandomState([rng.randint(2**32, dtype=np.uint32), *np.frombuffer(digest.digest(), np.uint32)])
 
 
 def hold_out(rng: np.random.RandomState, weight: np.ndarray, share: float, least: int = 1) -> np.ndarray:

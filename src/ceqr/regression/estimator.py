@@ -1,6 +1,7 @@
 """The scikit-learn estimator: intervals, and two uncertainties, for anyone with a table of data."""
 
 import math
+import sys
 from collections.abc import Iterator
 from numbers import Integral, Real
 from typing import Any, Self
@@ -17,6 +18,9 @@ from ceqr.regression import conformal, evidence, network
 from ceqr.regression.training import Rows, train
 
 PREDICTED_ROWS = 4096  # at a time, so that memory does not grow with X
+PREDICTED_UNITS = 2**24  # of one hidden layer at a time, over all rows
+LARGEST = 1e100  # magnitude of a number: squares of larger ones, and of what a network makes of them, overflow
+ROUNDING = 1e-12  # relative: more than rounding makes of a prediction, less than anyone can see
 
 
 class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
@@ -165,32 +169,30 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not np.any(weight > 0):
             raise ValueError("Sample weights must contain at least one non-zero number.")
+        for name, values in (("X", X), ("y", y), ("sample_weight", weight)):
+            _check_magnitude(name, values)
+        self.check_memory(X.shape[1])
         rng = check_random_state(self.random_state)
-        x, y, weight = distinct(X, y, weight)
-        self.x_mean_, self.x_scale_ = _centre_and_scale(x, weight)
-        self.y_mean_, self.y_scale_ = map(float, _centre_and_scale(y, weight))
-        rows = Rows((x - self.x_mean_) / self.x_scale_, (y - self.y_mean_) / self.y_scale_, weight)
-
-        rows_left, calibrating = self._hold_out_for_conformal(rng, rows)
-        learning, watched = self._hold_out_for_validation(rng, rows_left)
-        self.n_distinct_ = len(learning.y)
+        kept, calibrating = self._hold_out_for_conformal(rng, distinct(X, y, weight))
+        # From here on, all is of the kept rows alone: the guarantee holds only for bounds that have seen nothing of the
+        # others, not even through the mean that they are standardised by.
+        self.x_mean_, self.x_scale_ = _centre_and_scale(kept.x, kept.weight)
+        self.y_mean_, self.y_scale_ = map(float, _centre_and_scale(kept.y, kept.weight))
+        kept = Rows((kept.x - self.x_mean_) / self.x_scale_, (kept.y - self.y_mean_) / self.y_scale_, kept.weight)
+        learning, watched = self._hold_out_for_validation(rng, kept)
         self._train(rng, learning, watched)
-        self._count_evidence(rows)
-        self.conformal_widening_ = 0.0
-        if calibrating is not None:
-            *_, lower, upper = self._bounds(calibrating.x)
-            scores = calibrating.y, calibrating.weight
-            self.conformal_widening_ = self.y_scale_ * conformal.widening(lower, upper, *scores, self.coverage)
+        self._count_evidence(kept)
+        self.conformal_widening_ = 0.0 if calibrating is None else self._widening(calibrating)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """The point prediction, an estimate of the mean: (n_samples,)."""
-        return np.concatenate([self.y_mean_ + self.y_scale_ * point for point, *_ in self._in_batches(X)])
+        batches = self._in_batches(self._checked(X))
+        return np.concatenate([self.y_mean_ + self.y_scale_ * point for point, *_ in batches])
 
     def predict_interval(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bound of the interval, each (n_samples,)."""
-        batches = [(lower, upper) for _, lower, upper, _ in self._in_batches(X)]
-        lower, upper = (self.y_mean_ + self.y_scale_ * np.concatenate(each) for each in zip(*batches, strict=True))
+        lower, upper = self._percentiles(self._checked(X))
         lower, upper = lower - self.conformal_widening_, upper + self.conformal_widening_
         # An interval tightened to nothing is its middle.
         middle = (lower + upper) / 2
@@ -202,7 +204,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         Aleatoric is the distance of the two percentiles, the world's noise. Epistemic is the mean width of the belief
         about where they are, the model's own doubt.
         """
-        batches = [(upper - lower, epistemic) for _, lower, upper, epistemic in self._in_batches(X)]
+        batches = [(upper - lower, epistemic) for _, lower, upper, epistemic in self._in_batches(self._checked(X))]
         aleatoric, epistemic = (self.y_scale_ * np.concatenate(each) for each in zip(*batches, strict=True))
         return aleatoric, epistemic
 
@@ -210,9 +212,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
     # The parts of fit.
 
     def _train(self, rng: np.random.RandomState, rows: Rows, watched: Rows | None) -> None:
-        objective = network.Objective(
-            float(self.coverage), self.calibration, self.location, self.evidence, self.activation
-        )
+        objective = self._objective()
         hidden = tuple(self.hidden)
         parameters = network.initial(rng, rows.x.shape[1], hidden, objective.outputs)
         size = min(hidden[-1] if hidden else rows.x.shape[1], evidence.MOST_FEATURES) + 1
@@ -234,13 +234,16 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
             )
         finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted.parameters))
         if not finite or fitted.best_epoch == 0:  # no epoch had a score that is a number
-            raise ValueError(f"Training diverged: learning_rate={self.learning_rate} is too large for these data.")
+            raise ValueError(
+                f"Training diverged: a learning rate of {self.learning_rate} is too large for these data; "
+                "take a smaller one."
+            )
         self.parameters_ = jax.tree.map(lambda leaf: leaf.astype(np.float64), fitted.parameters)
         self.loss_curve_, self.validation_scores_ = fitted.losses, fitted.scores
         self.n_iter_, self.best_epoch_ = len(fitted.losses), fitted.best_epoch
 
     def _count_evidence(self, rows: Rows) -> None:
-        """The precision matrix over all rows of `fit`: those held out were seen as well."""
+        """The precision matrix over the rows that `conformal` left, with those that early stopping watched."""
         self.projection_ = self.precision_factor_ = None
         if self.evidence == "learned":
             return
@@ -248,7 +251,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         self.projection_ = evidence.projection(width)
 
         def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            for part in _slices(len(rows.y)):
+            for part in self._slices(len(rows.y)):
                 phi = network.features(self.parameters_, rows.x[part], self.activation)
                 yield evidence.phi(phi, self.projection_), rows.weight[part]
 
@@ -261,8 +264,8 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         held = conformal.hold_out(rng, rows.weight, self.validation_fraction)
         if np.sum(held) >= np.sum(rows.weight):
             raise ValueError(
-                f"early_stopping=True needs at least 2 rows, one of them to watch, but got n_samples = {len(rows.y)}; "
-                "give more rows or set early_stopping=False."
+                "Early stopping needs at least 2 rows, one of them to watch, but got n_samples = "
+                f"{conformal.rows_held(rows.weight):,.0f}; give more rows or do without it."
             )
         return _shared(rows, rows.weight - held), _shared(rows, held)
 
@@ -270,24 +273,41 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         if not self.conformal:
             return rows, None
         needed = conformal.rows_needed(self.coverage)
-        held = conformal.hold_out(rng, rows.weight, self.conformal_fraction, needed)
+        held = conformal.hold_out(conformal.shuffling(rng, rows), rows.weight, self.conformal_fraction, needed)
         kept = rows.weight - held
         fewest = 2 if self.early_stopping else 1
-        if conformal.rows_held(held) < needed or np.count_nonzero(kept) < fewest:
+        if conformal.rows_held(held) < needed or conformal.rows_held(kept) < fewest:
             raise ValueError(
-                f"conformal=True with coverage={self.coverage} holds out at least {needed} rows and needs {fewest} "
-                f"more to learn from, but got n_samples = {len(rows.y)}; give more rows or set conformal=False."
+                f"The conformal correction for a coverage of {self.coverage} holds out at least {needed:,} rows and "
+                f"needs {fewest} more to learn from, but got n_samples = {conformal.rows_held(rows.weight):,.0f}; "
+                "give more rows or do without it."
             )
         return _shared(rows, kept), _shared(rows, held)
+
+    def _widening(self, held: Rows) -> float:
+        lower, upper = self._percentiles(held.x)
+        # A new row that equals one of these is inside even if its bounds are rounded otherwise.
+        rounding = ROUNDING * max(np.max(np.abs(values)) for values in (lower, upper, held.y))
+        return float(conformal.widening(lower, upper, held.y, held.weight, self.coverage) + rounding)
 
     # -----------------------------------------------------------------------------------------------------
     # Prediction.
 
-    def _in_batches(self, X: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Point, lower, upper and epistemic of the standardised target, a few thousand rows at a time."""
+    def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        for part in _slices(len(X)):
+        _check_magnitude("X", X)
+        return X
+
+    def _percentiles(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both percentiles as the network predicts them, in units of y."""
+        batches = [(lower, upper) for _, lower, upper, _ in self._in_batches(X)]
+        lower, upper = (self.y_mean_ + self.y_scale_ * np.concatenate(each) for each in zip(*batches, strict=True))
+        return lower, upper
+
+    def _in_batches(self, X: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Point, lower, upper and epistemic of the standardised target, a few thousand rows at a time."""
+        for part in self._slices(len(X)):
             x = (X[part] - self.x_mean_) / self.x_scale_
             point, raw, inverse_nu, lower, upper = self._bounds(x)
             alpha_1, beta = np.logaddexp(0, raw[1:3]) + FLOOR
@@ -303,6 +323,12 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         else:
             inverse_nu = evidence.inverse_nu(self.precision_factor_, evidence.phi(features, self.projection_))[:, None]
         return point, raw, inverse_nu, np.min(raw[0], axis=1), np.max(raw[0], axis=1)
+
+    def _slices(self, n: int) -> Iterator[slice]:
+        """As many rows at a time that memory grows neither with them nor with the network's width."""
+        rows = min(PREDICTED_ROWS, max(1, PREDICTED_UNITS // max(self.hidden, default=1)))
+        for start in range(0, n, rows):
+            yield slice(start, start + rows)
 
     # -----------------------------------------------------------------------------------------------------
     # At the door.
@@ -346,16 +372,32 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
                 "calibration='none' needs location='joint': with location='calibrated' nothing would teach the bounds."
             )
 
+    def check_memory(self, inputs: int) -> None:
+        """Refuses, before any of it is taken, a network of so many inputs that does not fit into memory."""
+        hidden = tuple(map(int, self.hidden))
+        batch = automatic_batch_size(sys.maxsize) if self.batch_size == "auto" else int(self.batch_size)
+        needed, free = network.training_bytes(inputs, hidden, self._objective().outputs, batch), network.free_bytes()
+        if needed > free:
+            units = " and ".join(f"{each:,}" for each in hidden)
+            raise ValueError(
+                f"Hidden layers of {units} units need about {needed / 2**30:,.1f} GiB of memory for {inputs:,} inputs, "
+                f"but {free / 2**30:,.1f} GiB are free; take fewer units."
+            )
 
-def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _objective(self) -> network.Objective:
+        return network.Objective(float(self.coverage), self.calibration, self.location, self.evidence, self.activation)
+
+
+def distinct(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Rows:
     """Distinct rows of (x, y) in a fixed order, with their weights summed; rows of weight zero are dropped.
 
     All that follows depends on these alone. So the order of the rows does not matter, and a row repeated is, to the
     last bit, a row with a weight.
     """
     seen = weight > 0
-    rows, inverse = np.unique(np.column_stack([x, y])[seen], axis=0, return_inverse=True)
-    return rows[:, :-1], rows[:, -1], np.bincount(inverse.ravel(), weights=weight[seen])
+    cells = np.column_stack([x, y])[seen] + 0.0  # there is no -0
+    rows, inverse = np.unique(cells, axis=0, return_inverse=True)
+    return Rows(rows[:, :-1], rows[:, -1], np.bincount(inverse.ravel(), weights=weight[seen]))
 
 
 def automatic_batch_size(n: int) -> int:
@@ -370,11 +412,15 @@ def _centre_and_scale(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarra
     return mean, np.where(scale > 10 * np.finfo(float).eps * np.abs(mean), scale, 1.0)
 
 
+def _check_magnitude(name: str, values: np.ndarray) -> None:
+    largest = np.max(np.abs(values), initial=0.0)
+    if largest > LARGEST:
+        raise ValueError(
+            f"{name} has numbers as large as {largest:.3g}, with which floating-point arithmetic overflows; "
+            f"scale them to below {LARGEST:g}."
+        )
+
+
 def _shared(rows: Rows, weight: np.ndarray) -> Rows:
     chosen = weight > 0
     return Rows(rows.x[chosen], rows.y[chosen], weight[chosen])
-
-
-def _slices(n: int) -> Iterator[slice]:
-    for start in range(0, n, PREDICTED_ROWS):
-        yield slice(start, start + PREDICTED_ROWS)

@@ -20,7 +20,13 @@ def projection(features: int) -> np.ndarray | None:
     """A fixed random projection [features, MOST_FEATURES], none where there are few features."""
     if features <= MOST_FEATURES:
         return None
-    return np.random.RandomState(0).standard_normal((features, MOST_FEATURES)) / np.sqrt(MOST_FEATURES)
+    drawn = np.random.RandomState(0).standard_normal((features, MOST_FEATURES))
+    drawn /= np.sqrt(MOST_FEATURES)  # in place: it may be large
+    return drawn
+
+
+def projection_bytes(features: int) -> int:
+    return 0 if features <= MOST_FEATURES else 8 * features * MOST_FEATURES
 
 
 def phi(features: np.ndarray, projected: np.ndarray | None) -> np.ndarray:

@@ -4,6 +4,10 @@ A network is a plain dictionary of arrays. Its forward pass serves JAX in traini
 prediction (float64, nothing to compile, and the same digits however the rows are batched).
 """
 
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -12,10 +16,13 @@ import numpy as np
 
 from ceqr import losses
 from ceqr.losses import NIG
+from ceqr.regression import evidence
 
 Parameters = dict[str, Any]
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 
+PARAMETER_BYTES = 48  # each, at the peak of a fit: drawn, trained, averaged, Adam's two moments, the best, gradients
+UNIT_BYTES = 12  # of each hidden unit and row of a batch: its value, its gradient, and what is between them
 SHARE_RATE = 0.01  # of the running average of the interval's coverage: about the last 100 batches
 
 
@@ -76,6 +83,25 @@ def initial(rng: np.random.RandomState, inputs: int, hidden: tuple[int, ...], ou
     features = hidden[-1] if hidden else inputs
     head = {"weight": 0.1 * rng.standard_normal((features, outputs)) / np.sqrt(features), "bias": np.zeros(outputs)}
     return jax.tree.map(lambda x: x.astype(np.float32), {"layers": layers, "head": head})
+
+
+def training_bytes(inputs: int, hidden: tuple[int, ...], outputs: int, batch: int) -> int:
+    """About how much memory training such a network takes, the data aside."""
+    sizes = (inputs, *hidden, outputs)
+    parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
+    return PARAMETER_BYTES * parameters + UNIT_BYTES * batch * sum(hidden) + evidence.projection_bytes(sizes[-2])
+
+
+def free_bytes() -> int:
+    """Memory that is free, or can be freed; all of the machine's, or no limit, where it does not tell."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 2**10
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return sys.maxsize
 
 
 def features(parameters: Parameters, x: AnyArray, activation: str) -> AnyArray:

@@ -27,7 +27,7 @@ _adam = optax.scale_by_adam()
 
 
 class Rows(NamedTuple):
-    """Standardised inputs [n, D], targets [n] and weights [n]."""
+    """Inputs [n, D], targets [n] and weights [n]."""
 
     x: np.ndarray
     y: np.ndarray

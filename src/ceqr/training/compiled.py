@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ceqr.compilation import jit, side_by_side
-from ceqr.envs.base import Environment
+from ceqr.envs.base import Environment, reset
 from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, lane_keys, stream
 from ceqr.training.loop import Chance, Finished, Loop, LoopState
@@ -52,7 +52,7 @@ class CompiledPlayer(Player):
 
     def init_seed(self, seed: jax.Array) -> LoopState:
         keys = lane_keys(stream(seed, Stream.ENVIRONMENT), self.loop.lanes)
-        return self.loop.init(seed, *jax.vmap(self._env.reset)(keys))
+        return self.loop.init(seed, *jax.vmap(lambda key: reset(self._env, key, seed))(keys))
 
     def compile(self) -> None:
         """Compiles both programs, so that nothing has to wait for them later."""

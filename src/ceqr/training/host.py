@@ -10,6 +10,7 @@ environment itself is no part of it, so whoever goes on from a saved state begin
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, stream
 from ceqr.training.loop import Chance, Choice, Finished, Loop, LoopState
 from ceqr.training.packing import Packing
-from ceqr.training.players import CHUNK_SECONDS, EnvironmentFailed, Player
+from ceqr.training.players import CHUNK_SECONDS, EnvironmentFailed, Player, is_small
 
 DRAWN_AHEAD = 256  # ticks for which random numbers are drawn at once: one by one they would take longer than acting
 
@@ -66,8 +67,9 @@ class HostPlayer(Player):
             _Told(choice.action, jax.eval_shape(self._absorb_nothing, group, choice))
         )
         # What was learned is given away only where it is handed back.
-        self._tick = jit(self._packed_tick, static_argnums=6, donate_argnums=(0, 2))
-        self._tick_without = jit(self._packed_tick, static_argnums=6, donate_argnums=2)
+        one_thread = is_small(loop.agent)
+        self._tick = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=(0, 2))
+        self._tick_without = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=2)
         self._act = jit(self._choose)
         self._draw = jit(lambda key, start: self._chance_packing.pack(self._draw_ahead(key, start)))
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
@@ -141,18 +143,25 @@ class HostPlayer(Player):
     def _packed_tick(
         self, learned: Any, fixed: Any, played: Any, after: TimeStep, drawn: Any, frame: Any, updates: int
     ) -> tuple[Any, Any, Any]:
-        group, choice = self._put_together(_Parts(fixed, learned, played))
-        start, chances = self._chance_packing.unpack(drawn)
-        i = (frame - start) // self.loop.lanes
-        now, following = (jax.tree.map(lambda x, j=j: x[i + j], chances) for j in (0, 1))
+        """A tick of a group between packed arrays; what was learned is handed back only if there were updates."""
 
-        def one(state: LoopState, choice: Choice, after: TimeStep, now: Chance, following: Chance) -> Any:
-            return self.tick(state, choice, after, now, following, frame, updates)
+        def tick(_: Any, packed: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            group, choice = self._put_together(_Parts(fixed, packed[0] if updates else learned, packed[1]))
+            start, chances = self._chance_packing.unpack(drawn)
+            i = (frame - start) // self.loop.lanes
+            now, following = (jax.tree.map(lambda x, j=j: x[i + j], chances) for j in (0, 1))
 
-        group, choice, finished = jax.vmap(one)(group, choice, after, now, following)
-        parts = [p.pack(part) for p, part in zip(self._packings, _take_apart(group, choice), strict=True)]
-        told = self._told_packing.pack(_Told(choice.action, finished))
-        return parts[1] if updates else None, parts[2], told
+            def one(state: LoopState, choice: Choice, after: TimeStep, now: Chance, following: Chance) -> Any:
+                return self.tick(state, choice, after, now, following, frame, updates)
+
+            group, choice, finished = jax.vmap(one)(group, choice, after, now, following)
+            parts = [p.pack(part) for p, part in zip(self._packings, _take_apart(group, choice), strict=True)]
+            return parts[1] if updates else None, parts[2], self._told_packing.pack(_Told(choice.action, finished))
+
+        # As a loop of one round: XLA runs the body of a loop on one thread, and what is outside in parts on several,
+        # whose handing over takes longer than all the work (docs/performance.md).
+        told = [jnp.zeros(x.shape, x.dtype) for x in self._told_packing.shapes]
+        return jax.lax.fori_loop(frame, frame + 1, tick, (learned if updates else None, played, told))
 
     # Playing.
 
@@ -176,7 +185,8 @@ class HostPlayer(Player):
                     self._compiled.add(updates)
                     clock, timed_from = time.monotonic(), frame
         except _Raised as raised:
-            self.close()
+            with suppress(Exception):  # what is broken may not close either; the state is to be saved all the same
+                self.close()
             raise EnvironmentFailed(frame, rows) from raised.__cause__
         if frame > timed_from:
             self.frames_per_second = (frame - timed_from) / (time.monotonic() - clock)
@@ -198,7 +208,8 @@ class HostPlayer(Player):
         """Makes environments and begins episodes in them, with seeds that follow from the run's seeds and the frame."""
         count = self.loop.lanes
         try:
-            self._lanes = [self._env.vector(count) for _ in self.seeds]
+            for _ in self.seeds:
+                self._lanes.append(self._env.vector(count))
             first = [
                 lanes.reset([seed_of(Stream.RESETS, seed, frame, lane) for lane in range(count)])
                 for lanes, seed in zip(self._lanes, self.seeds, strict=True)
@@ -231,9 +242,9 @@ class HostPlayer(Player):
 
     def close(self) -> None:
         """Closes the environments; the next `run` makes new ones and resets them."""
-        for lanes in self._lanes:
-            lanes.close()
-        self._lanes = []
+        with ExitStack() as closing:
+            while self._lanes:
+                closing.callback(self._lanes.pop().close)
 
 
 def _take_apart(group: LoopState, choice: Choice) -> _Parts:

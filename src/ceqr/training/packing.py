@@ -22,6 +22,7 @@ class Packing(Generic[Tree]):
     """How trees of one structure are packed."""
 
     def __init__(self, like: Tree):
+        self._like = like
         leaves, self._tree = jax.tree.flatten(like)
         self._is_key = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
         plain = [
@@ -34,6 +35,11 @@ class Packing(Generic[Tree]):
         kinds = list(dict.fromkeys(plain[i].dtype for i in small))
         # What lies in each of the arrays: one large one, or all small ones of a type.
         self._places = [[i] for i in large] + [[i for i in small if plain[i].dtype == kind] for kind in kinds]
+
+    @property
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """Of the arrays."""
+        return jax.eval_shape(self.pack, self._like)
 
     def pack(self, tree: Tree) -> list[jax.Array]:
         """The arrays of a tree, inside a program or outside."""

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ceqr.agents import agent_classes
-from ceqr.agents.base import AgentState, Hyperparameters
+from ceqr.agents.base import Agent, AgentState, Hyperparameters
 from ceqr.envs import is_compiled
-from ceqr.networks import parameter_count
 from ceqr.runs import EpisodeRow
 from ceqr.training.loop import NEVER, Finished, Loop, LoopState
 
 if TYPE_CHECKING:
     from ceqr.training.checkpoint import Saved
 
+SMALL = 2**25  # products of an update's forward pass: below that, a second thread costs more than it does
 CHUNK_SECONDS = 1.0  # how long a player plays before it looks up: progress and interrupts wait for it
 
 
@@ -77,8 +77,10 @@ class Player(abc.ABC):
         init = jax.jit(self.init_group)
         self.groups = [init(jnp.array(seeds, jnp.int32)) for seeds in self._by_group(self.seeds)]
         if agent is not None:
-            learned = jax.tree.map(lambda leaf: jnp.array(leaf)[None], agent)
-            self.groups = [group._replace(agent=learned) for group in self.groups]
+            # Each group in memory of its own, because programs are given it.
+            counts = [len(group.key) for group in self.groups]
+            agents = [jax.tree.map(lambda leaf, n=n: jnp.stack([leaf] * n), agent) for n in counts]
+            self.groups = [group._replace(agent=each) for group, each in zip(self.groups, agents, strict=True)]
 
     def load(self, saved: "Saved") -> None:
         """States that were saved, one group after the other: never is more than one leaf held twice."""
@@ -103,10 +105,6 @@ class Player(abc.ABC):
         """The columns that `take_metrics` brings."""
         tally = jax.eval_shape(self.init_seed, jnp.int32(0)).tally
         return [*tally.learning, *tally.acting, "start_value"]
-
-    def parameters(self) -> int:
-        """How many numbers one seed's network learns."""
-        return parameter_count(jax.eval_shape(self.loop.agent.init_params, jax.random.key(0)))
 
     def take_metrics(self) -> dict[str, np.ndarray]:
         """What was counted since the last time, by name: means a seed. Counting begins anew."""
@@ -171,6 +169,11 @@ def _finite(params: Any) -> np.ndarray:
     """Whether all numbers of each seed are."""
     leaves = map(np.asarray, jax.tree.leaves(params))
     return np.logical_and.reduce([np.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in leaves])
+
+
+def is_small(agent: Agent) -> bool:
+    """Whether an agent's updates are so small that one thread makes them sooner than several."""
+    return agent.parameter_count() * agent.hyper.batch_size < SMALL
 
 
 def make_loop(agent: str, hyper: Hyperparameters, env: Any, lanes: int = 1) -> Loop:

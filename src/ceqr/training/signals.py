@@ -12,8 +12,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 def collected() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM instead of dying of them; a second one kills as usual.
 
-    A signal that the process was started to ignore stays ignored: whoever started it sees to its end. Outside the main
-    thread signals are somebody else's business.
+    A signal that the process was started to ignore stays ignored: whoever started it sees to its end. A handler that
+    Python does not know of, and all signals outside the main thread, are somebody else's business.
     """
     received: list[int] = []
     before: dict[int, Any] = {}
@@ -24,7 +24,7 @@ def collected() -> Iterator[list[int]]:
 
     try:
         for number in STOPPING:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 before[number] = signal.signal(number, note)
     except ValueError:  # not the main thread
         before = {}

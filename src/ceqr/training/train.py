@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ceqr import envs
+from ceqr.compilation import use_one_thread
 from ceqr.config import RunConfig, require_trust
 from ceqr.errors import UserError
 from ceqr.progress import Progress
@@ -20,7 +21,7 @@ from ceqr.training import checkpoint, signals
 from ceqr.training import run as run_directory
 from ceqr.training.checkpoint import Saved
 from ceqr.training.log import Log
-from ceqr.training.players import EnvironmentFailed, Player, make_loop, make_player
+from ceqr.training.players import EnvironmentFailed, Player, is_small, make_loop, make_player
 from ceqr.training.run import Run
 from ceqr.training.run_loop import Diverged, check_parameters, run_loop
 
@@ -37,6 +38,15 @@ class Interrupted(Exception):
         self.signal_number = signal_number
 
 
+def _prepare(config: RunConfig[Any]) -> Player:
+    """The player of a run, in a process that does nothing else."""
+    env = config.make_env()
+    loop = make_loop(config.agent, config.hyper, env, config.num_envs)
+    if not envs.is_compiled(env) and is_small(loop.agent):
+        use_one_thread()
+    return make_player(loop, env, config.seed_numbers)
+
+
 def player_of(config: RunConfig[Any], learning_starts: int | None = None) -> Player:
     """The agent of a configuration in its environment, with the run's seeds."""
     env = config.make_env()
@@ -48,7 +58,7 @@ def start(config: RunConfig[Any], out: Path, quiet: bool = False) -> None:
     """Trains a new run in the directory `out`."""
     config.check()
     _require_extras(config)
-    player = player_of(config)
+    player = _prepare(config)
     run = run_directory.create(out, config, player.metric_names())
     try:
         _train(run, player, None, quiet)
@@ -70,7 +80,7 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False, imports: 
     extended = dataclasses.replace(config, frames=frames or config.frames)
     extended.check()
     _require_extras(extended)
-    player = player_of(extended)
+    player = _prepare(extended)
     run = Run(path, extended, player.metric_names())
     try:
         # Nothing is written before everything has been read and found whole.
@@ -108,12 +118,6 @@ def _require_extras(config: RunConfig[Any]) -> None:
         raise UserError("--tensorboard needs an extra; install it with: pip install 'ceqr[tensorboard]'")
 
 
-def _describe_env(config: RunConfig[Any]) -> str:
-    has_protocol = "protocol" in (envs.family(config.env).options or ())
-    lanes = f"{config.num_envs} of " if config.num_envs > 1 else ""
-    return f"{lanes}{config.env}{f' ({config.protocol} protocol)' if has_protocol else ''}"
-
-
 def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
     config = run.config
     with signals.collected() as received:
@@ -125,9 +129,9 @@ def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
         frame = 0 if saved is None else saved.frame
         say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
         say(
-            f"Training {config.agent} on {_describe_env(config)}, "
+            f"Training {config.agent} on {config.describe_env()}, "
             f"frames {frame:,} to {config.frames:,}: {config.seeds} seed(s) from {config.seed_start} on, "
-            f"{player.parameters():,} parameters each, in {run.path}"
+            f"{player.loop.agent.parameter_count():,} parameters each, in {run.path}"
         )
         if frame and not envs.is_compiled(config.make_env()):
             say(
