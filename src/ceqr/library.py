@@ -17,7 +17,7 @@ import re
 import signal
 import threading
 from collections.abc import Collection
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
@@ -115,7 +115,7 @@ class TrainableAgent:
             self._setup(hyper, envs.observation_format(made), made.num_actions, envs.first_action(made), seed)
             check_memory(self._agent, self._observations.network_dtype)
         self._env, self._env_name, self._num_envs = made, name, num_envs
-        self._publish(jax.jit(self._agent.init)(stream(seed, Stream.AGENT)), 0)  # as in a run of that seed
+        self._publish(_initialiser(self._agent)(stream(seed, Stream.AGENT)), 0)  # as in a run of that seed
 
     def _setup(
         self, hyper: Hyperparameters, form: ObservationFormat, num_actions: int, first_action: int, seed: int
@@ -231,7 +231,8 @@ class TrainableAgent:
             raise failed.__cause__ or failed from None
         except BaseException as error:
             # What the player held is lost or not to be used; the agent is as it was when the player last looked up.
-            self._end_session()
+            with suppress(Exception):  # an environment that cannot be closed should not hide why
+                self._end_session()
             if isinstance(error, Diverged):
                 raise FloatingPointError(
                     f"{error}; the agent is as it was at frame {self.frames:,}, about a second before."
@@ -258,7 +259,7 @@ class TrainableAgent:
         self,
         observation: Any,
         explore: bool = False,
-        lambda_al: float | None = None,
+        lambda_al: "float | np.floating | None" = None,
         episode_start: Any = False,
     ) -> tuple[Any, Beliefs]:
         """The action to take, and what the agent believes about every action.
@@ -323,7 +324,7 @@ class TrainableAgent:
         """An aversion to risk that a caller gave, checked."""
         name = type(self).__name__
         number = isinstance(lambda_al, int | float | np.integer | np.floating) and not isinstance(lambda_al, bool)
-        if not number or not 0 <= lambda_al <= np.finfo(np.float32).max:
+        if not number or not 0 <= float(lambda_al) <= float(np.finfo(np.float32).max):
             raise ValueError(f"lambda_al must be a finite number and at least 0, not {lambda_al!r}.")
         if self.agent_name in ("dqn", "bootstrapped-dqn"):
             raise ValueError(f"{name} does not estimate the world's noise, so lambda_al means nothing to it.")
@@ -510,6 +511,12 @@ class _Pupil:
     def status(self) -> str:
         recent = self._agent.returns[-100:]
         return f"return {np.mean(recent):.2f}" if recent else ""
+
+
+@cache
+def _initialiser(agent: Agent) -> Any:
+    """Agents of the same options, such as those of several seeds, are made by one program."""
+    return jax.jit(agent.init)
 
 
 # Predictions: one program an agent and shape, which takes the state's leaves and returns one vector a row (action,
