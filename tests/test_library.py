@@ -261,7 +261,7 @@ class Stubborn(Counting):
 
 def test_a_failure_between_two_steps_of_the_host(whole_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not hidden by what closing the environment brings."""
-    monkeypatch.setitem(gymnasium.registry, "Stubborn-v0", EnvSpec("Stubborn-v0", entry_point=Stubborn))
+    monkeypatch.setitem(gymnasium.registry, "Stubborn-v0", EnvSpec("Stubborn-v0", entry_point=Stubborn))  # pyright: ignore[reportArgumentType]
     take_in, played = HostPlayer._take_in, []
 
     def fail(self: HostPlayer, *arguments: Any) -> Any:
