@@ -21,6 +21,7 @@ from ceqr.streams import Stream, stream
 from ceqr.training.players import EnvironmentFailed
 from ceqr.training.run_loop import Diverged, run_loop
 from tests.probes import Counting, NoisyChain
+from tests.training.conftest import SMALL
 
 
 @dataclass
@@ -252,10 +253,6 @@ def _fate(seed: int, host: bool) -> int:
 
 
 SEEDS = (1, 2, 3)
-SMALL = [
-    "--agent", "dqn", "--hidden", "8", "--batch-size", "4", "--replay-size", "100", "--learning-starts", "20",
-    "--target-period", "50", "--quiet",
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
