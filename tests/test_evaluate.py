@@ -1,6 +1,8 @@
-"""An agent at play: one whole episode a game, what was played as it was played, and greedy evaluation on top of it."""
+"""Greedy evaluation: one whole episode a game, counted as it was played, with no more of a run than acting needs."""
 
-from functools import cache
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -9,111 +11,120 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ceqr import rollout as rollout_module
-from ceqr.agents.base import Agent, AgentState
-from ceqr.agents.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNHyperparameters
-from ceqr.agents.qr_dqn import QRDQN, QRDQNHyperparameters
+import tests.probe_family  # noqa: F401  makes the chain known by name
+from ceqr.agents import AGENTS
+from ceqr.agents.base import AgentState, Beliefs, Hyperparameters
+from ceqr.agents.dqn import DQN, DQNHyperparameters
+from ceqr.arrays import ArrayFile
+from ceqr.cli import main
 from ceqr.envs.gymnasium import from_env
-from ceqr.evaluate import play_episodes
-from ceqr.rollout import Steps, rollout
-from tests.probes import Counting, NoisyChain, Treadmill
-
-SMALL: Any = {"hidden": (8,), "batch_size": 4, "replay_size": 20}
+from ceqr.evaluate import evaluate, play_episodes
+from tests.probes import Counting, CountingAgent, FeaturesAndValues, NoisyChain, Treadmill
 
 
-@cache
-def _agent(shape: tuple[int, ...]) -> tuple[Agent, AgentState]:
-    agent = QRDQN(QRDQNHyperparameters(**SMALL, quantiles=3), shape, 2)
-    return agent, agent.init(jax.random.key(0))
-
-
-def _prefers(action: int) -> tuple[Agent, AgentState]:
-    """An agent that values one action at 1 and the other at 0, everywhere."""
-    agent, state = _agent((4,))
-    zero = jax.tree.map(jnp.zeros_like, state.params)
-    bias = zero.head.bias.at[3 * action : 3 * action + 3].set(1.0)
-    return agent, state._replace(params=eqx.tree_at(lambda n: n.head.bias, zero, bias))
+def _agent(env: Any) -> tuple[DQN, AgentState]:
+    hyper = DQNHyperparameters(hidden=(8,), batch_size=4, replay_size=20)
+    agent = DQN(hyper, env.observation_shape, env.num_actions)
+    return agent, jax.jit(agent.init)(jax.random.key(0))
 
 
 def test_each_game_plays_one_episode_to_its_end() -> None:
-    agent, state = _agent((1,))
-    env, seen = Treadmill(limit=250), []  # longer than a stretch, every step pays 1
-    returns, cut = play_episodes(agent, state, env, seed=1, episodes=3, limit=1_000, report=seen.append)
-    assert (returns, cut) == ([250.0] * 3, 0)
+    env = Treadmill(limit=250)  # longer than a stretch, every step pays 1
+    seen: list[int] = []
+    returns, cut = play_episodes(*_agent(env), env, seed=1, episodes=3, limit=1_000, report=seen.append)
+    assert returns == [250.0] * 3
+    assert cut == 0
     assert seen == [0, 0, 3]
 
 
 def test_a_game_that_does_not_end_is_cut_and_counts_as_it_stands() -> None:
-    agent, state = _agent((1,))
-    assert play_episodes(agent, state, Treadmill(limit=250), 1, episodes=2, limit=130) == ([130.0] * 2, 2)
+    env = Treadmill(limit=250)
+    assert play_episodes(*_agent(env), env, seed=1, episodes=2, limit=130) == ([130.0] * 2, 2)
+    host = from_env(Counting(length=5))
+    assert play_episodes(*_agent(host), host, seed=1, episodes=2, limit=4) == ([4.0] * 2, 2)
+    assert play_episodes(*_agent(host), host, seed=1, episodes=2, limit=5) == ([5.0] * 2, 0)
 
 
 def test_games_have_randomness_of_their_own() -> None:
     env = NoisyChain(consolation=0.0)
-    assert play_episodes(*_prefers(0), env, seed=0, episodes=4, limit=10) == ([0.0] * 4, 0)
-    first, again, other = (np.array(play_episodes(*_prefers(1), env, seed, 50, 10)[0]) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert len(set(first.tolist())) == 50
-    assert not np.array_equal(first, other)
-    assert first.mean() == pytest.approx(1.5, abs=0.6)
+    agent, state = _agent(env)
+
+    def play(network: Any, seed: int, episodes: int) -> list[float]:
+        return play_episodes(agent, state._replace(params=network), env, seed, episodes, limit=10)[0]
+
+    giving_up = jax.tree.map(lambda x: x * 0, state.params)  # equal values: action 0 everywhere
+    assert play(giving_up, 0, 50) == [0.0] * 50
+    onward = eqx.tree_at(lambda n: n.head.bias, giving_up, giving_up.head.bias.at[1].set(1.0))
+    first, again, other = (play(onward, seed, 50) for seed in (0, 0, 1))
+    assert first == again
+    assert len({*first, *other}) == 100
+    assert np.mean(first) == pytest.approx(1.5, abs=0.6)
 
 
-def test_more_episodes_than_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every episode is there once, and in the end no more than were asked for."""
-    monkeypatch.setattr(rollout_module, "COMPILED_GAMES", 4)
-    monkeypatch.setattr(rollout_module, "HOST_GAMES", 4)
-    played: list[int] = []
-    for steps in rollout(*_prefers(1), NoisyChain(), seed=0, episodes=10, limit=10, keep=()):
-        ends = steps.going & (steps.terminated | steps.truncated)
-        played += steps.episode[np.nonzero(ends)[1]].tolist()
-        assert steps.observation is steps.action is steps.beliefs is None
-    assert sorted(played) == list(range(10))
-    agent, state = _agent((2,))
-    env = from_env(Counting(length=3))
-    returns, cut = play_episodes(agent, state, env, seed=0, episodes=5, limit=10)
-    assert (returns, cut) == ([3.0] * 5, 0)
+# A run.
 
 
-def _check_beliefs(agent: Agent, state: AgentState, steps: Steps) -> None:
-    flat = jnp.asarray(steps.observation.reshape(-1, *agent.observation_shape))
-    action, beliefs = agent.act_greedily(state, flat)
-    np.testing.assert_array_equal(steps.greedy.reshape(-1), action)
-    np.testing.assert_allclose(steps.beliefs.quantiles.reshape(-1, 2, 3), beliefs.quantiles, rtol=1e-5)
-    np.testing.assert_allclose(steps.beliefs.mean.reshape(-1, 2), beliefs.mean, rtol=1e-5)
+@dataclass(frozen=True)
+class Leaning(CountingAgent):
+    """Before its first update it gives up; after it, it goes on: by what it counts, and by a leaning fixed at first."""
+
+    def init_frozen(self, params: Any, key: jax.Array) -> jax.Array:
+        return jnp.array([-1.0, 1.0])
+
+    def beliefs(self, outputs: FeaturesAndValues, state: AgentState) -> Beliefs:
+        mean = state.statistics.updates * state.frozen + 0 * outputs.values
+        return Beliefs(mean, epistemic=jnp.ones_like(mean))
 
 
-def test_what_is_brought_of_a_compiled_environment_is_what_happened() -> None:
-    """The chain goes on from where it was, pays only at its end, and begins anew; beliefs are of what was seen."""
-    agent, state = _prefers(1)
-    (steps,) = rollout(agent, state, NoisyChain(), seed=3, episodes=5, limit=10)
-    length = steps.going.sum(0)
-    assert length.tolist() == [3] * 5
-    np.testing.assert_array_equal(steps.observation[:3].argmax(-1), np.arange(3)[:, None].repeat(5, 1))
-    np.testing.assert_array_equal(steps.successor[:3].argmax(-1), np.arange(1, 4)[:, None].repeat(5, 1))
-    assert (steps.reward[:2] == 0).all()
-    assert (steps.reward[2] != 0).all()
-    assert steps.terminated[2].all()
-    assert (steps.action[:3] == 1).all()
-    _check_beliefs(agent, state, steps)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    AGENTS["leaning"] = Leaning
+    out = tmp_path_factory.mktemp("evaluate") / "run"
+    command = ["train", "--env", "probe/noisy-chain", "--agent", "leaning", "--seeds", "2", "--seed-start", "3"]
+    command += ["--hidden", "8", "--batch-size", "4", "--replay-size", "2000", "--learning-starts", "20"]
+    assert main([*command, "--frames", "60", "--quiet", "--out", str(out)]) == 0
+    yield out
+    del AGENTS["leaning"]
 
 
-def test_what_is_brought_of_an_environment_of_the_host_is_what_happened() -> None:
-    agent, state = _agent((2,))
-    env = from_env(Counting(length=4, ending="terminated"))
-    trace = list(rollout(agent, state, env, seed=3, episodes=2, limit=10))
-    assert [s.episode.tolist() for s in trace] == [[0]] * 4 + [[1]] * 4
-    np.testing.assert_array_equal([s.observation[0, 0, 0] for s in trace], [0, 1, 2, 3] * 2)
-    np.testing.assert_array_equal([s.successor[0, 0, 0] for s in trace], [1, 2, 3, 4] * 2)
-    assert [bool(s.terminated[0, 0]) for s in trace] == [False, False, False, True] * 2
-    for steps in trace:
-        _check_beliefs(agent, state, steps)
+def test_beliefs_may_read_all_that_an_agent_has_learned(run: Path) -> None:
+    """Its leaning and its count come from the run: without them it would give up, which pays 0.5."""
+    result = evaluate(run, 20, 100, quiet=True)
+    assert result.frame == 60
+    assert [(each.seed, each.cut) for each in result.seeds] == [(3, 0), (4, 0)]
+    returns = [number for each in result.seeds for number in each.returns]
+    assert len(set(returns)) == 40
+    assert np.mean(returns) == pytest.approx(1.5, abs=0.6)
+    told = result.to_json()
+    assert told["overall"]["mean"] == pytest.approx(np.mean(returns))
+    assert told["overall"]["std"] == pytest.approx(np.std(returns, ddof=1))
+    assert (told["overall"]["min"], told["overall"]["max"]) == (min(returns), max(returns))
+    assert evaluate(run, 20, 100, quiet=True) == result
+    assert evaluate(run, 1, 100, quiet=True).to_json()["seeds"][0]["std"] == 0.0
 
 
-def test_what_is_drawn_for_an_episode_is_kept_through_it() -> None:
-    """Bootstrapped DQN explores with one head an episode: in one state it always takes that head's action."""
-    agent = BootstrappedDQN(BootstrappedDQNHyperparameters(**SMALL, heads=5), (1,), 2)
-    state = agent.init(jax.random.key(1))
-    (steps,) = rollout(agent, state, Treadmill(limit=20), seed=0, episodes=30, limit=20, explore=True)
-    assert (steps.action == steps.action[:1]).all()
-    assert len(np.unique(steps.action)) == 2
-    assert (steps.greedy == steps.greedy[0, 0]).all()
+def test_no_more_is_read_than_acting_needs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One network a seed: no replay, target network or optimiser."""
+    read: list[int] = []
+    fill = ArrayFile._fill
+
+    def count(self: ArrayFile, array: np.ndarray, *rest: Any) -> None:
+        read.append(array.nbytes)
+        fill(self, array, *rest)
+
+    monkeypatch.setattr(ArrayFile, "_fill", count)
+    evaluate(run, 1, 100, quiet=True)
+    agent = Leaning(Hyperparameters(hidden=(8,)), (4,), 2)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state[0], state[3], state[4])))
+    assert sum(read) == 2 * needed
+    assert needed < 0.02 * max((run / "checkpoints").glob("*.npz")).stat().st_size
+
+
+def test_a_run_of_a_larger_machine_can_be_evaluated(run: Path, tmp_path: Path) -> None:
+    """What replay would need is no matter here."""
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["hyper"]["replay_size"] = 2_000_000_000
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "checkpoints").symlink_to(run / "checkpoints")
+    assert evaluate(tmp_path, 3, 100, quiet=True).seeds == evaluate(run, 3, 100, quiet=True).seeds

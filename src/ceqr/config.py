@@ -86,6 +86,14 @@ class RunConfig(Generic[Hyper]):
 
     def check(self) -> None:
         """Raises `UserError` in one sentence for the first thing that cannot be."""
+        self.check_values()
+        env = self.make_env()
+        agent_class, _ = agent_classes(self.agent)
+        agent = agent_class(self.hyper, env.observation_shape, env.num_actions)
+        check_memory(agent, env.observation_dtype, self.seeds)
+
+    def check_values(self) -> None:
+        """The same but for the memory that training takes, and without making the environment."""
         if self.preset not in PRESETS:
             raise UserError(nearest("preset", self.preset, PRESETS))
         check_bounds(self)
@@ -97,10 +105,6 @@ class RunConfig(Generic[Hyper]):
                 f"--frames {self.frames:,} ends before learning starts at frame {self.hyper.learning_starts:,}; "
                 "ask for more frames or set --learning-starts lower."
             )
-        env = self.make_env()
-        agent_class, _ = agent_classes(self.agent)
-        agent = agent_class(self.hyper, env.observation_shape, env.num_actions)
-        check_memory(agent, env.observation_dtype, self.seeds)
 
     def make_env(self) -> Any:
         """The environment, with the options of the run; it is made once for a configuration."""

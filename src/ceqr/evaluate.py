@@ -66,7 +66,7 @@ def evaluate(
             raise UserError(f"{option} must be at least 1, not {value:,}.")
     config, _ = read_config(path)
     require_trust(config, imports, str(path))
-    config.check()
+    config.check_values()  # memory for one network is enough
     env = config.make_env()
     agent = make_loop(config.agent, config.hyper, env).agent
     results, frame = [], 0
@@ -90,10 +90,11 @@ def play_episodes(
     episodes: int,
     limit: int,
     report: Callable[[int], None] = lambda over: None,
+    world: int | None = None,
 ) -> tuple[list[float], int]:
     """The returns of greedy episodes in either kind of environment, and how many were cut off by the limit."""
     totals, over = np.zeros(episodes), np.zeros(episodes, bool)
-    for steps in rollout(agent, state, env, seed, episodes, limit, keep=()):
+    for steps in rollout(agent, state, env, seed, episodes, limit, keep=(), world=world):
         totals[steps.episode] += np.where(steps.going, steps.reward, 0).sum(0)
         over[steps.episode] |= (steps.going & (steps.terminated | steps.truncated)).any(0)
         report(int(over.sum()))

@@ -339,8 +339,10 @@ class TrainableAgent:
         seed = self.seed if seed is None else _whole("seed", seed, 0, LARGEST)
         env = self._require_env()
         with nullcontext() if getattr(env, "owned", True) else self._alone():
-            played = play_episodes(self._agent, self._learned.state, env, seed, episodes, max_episode_frames)
-        return np.array(played[0])
+            returns, _ = play_episodes(
+                self._agent, self._learned.state, env, seed, episodes, max_episode_frames, world=self.seed
+            )
+        return np.array(returns)
 
     @contextmanager
     def _alone(self) -> Any:

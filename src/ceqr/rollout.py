@@ -66,8 +66,9 @@ def rollout(
     explore: bool = False,
     frame: int = 0,
     which: Stream = Stream.EVALUATION,
+    world: int | None = None,
 ) -> Iterator[Steps]:
-    """Plays that many episodes, each to its end or to the limit in steps.
+    """Plays that many episodes, each to its end or to the limit in steps; episode i is the same however many follow.
 
     Args:
         agent: The algorithm.
@@ -80,11 +81,19 @@ def rollout(
         explore: Whether to act as in learning instead of greedily.
         frame: With `explore`: the frame of training at which the agent acts.
         which: The stream of the seed that is used.
+        world: The seed in whose world (`ceqr.envs.base.reset`) it is played: that of the agent's training, if another.
     """
     state = state._replace(target=(), optimiser=())
     wanted = frozenset(keep) | frozenset(ALWAYS)
-    play = _play_compiled if is_compiled(env) else _play_on_host
-    yield from play(agent, state, env, seed, episodes, limit, wanted, explore, frame, which)
+    if wanted - EVERYTHING:
+        raise ValueError(
+            f"Steps have no {', '.join(sorted(wanted - EVERYTHING))}; they have {', '.join(Steps._fields)}."
+        )
+    if is_compiled(env):
+        world = seed if world is None else world
+        yield from _play_compiled(agent, state, env, seed, episodes, limit, wanted, explore, frame, which, world)
+    else:
+        yield from _play_on_host(agent, state, env, seed, episodes, limit, wanted, explore, frame, which)
 
 
 def _choose(
@@ -114,13 +123,14 @@ def _play_compiled(
     explore: bool,
     frame: int,
     which: Stream,
+    world: int,
 ) -> Iterator[Steps]:
     games = min(episodes, COMPILED_GAMES)
     for first in range(0, episodes, games):
         # Games that a last batch leaves idle play an episode that nobody counts.
         numbers = np.arange(first, first + games)
-        keys = jax.random.split(stream(seed, which), episodes + games)[first : first + games]
-        now = _begin(agent, env, state, keys, np.int32(seed))
+        keys = _episode_keys(stream(seed, which), numbers)
+        now = _begin(agent, env, state, keys, np.int32(world))
         now = now._replace(going=jnp.asarray(numbers < episodes))
         for start in range(0, limit, STRETCH):
             now, steps = _stretch(agent, env, wanted, explore, state, now, keys, np.int32(start), np.int32(frame))
@@ -131,11 +141,16 @@ def _play_compiled(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _begin(agent: Agent, env: Environment, state: AgentState, keys: jax.Array, seed: jax.Array) -> _Games:
+def _begin(agent: Agent, env: Environment, state: AgentState, keys: jax.Array, world: jax.Array) -> _Games:
     env_keys, memory_keys, _ = _game_keys(keys)
-    inner, observation = jax.vmap(lambda key: reset(env, key, seed))(env_keys)
+    inner, observation = jax.vmap(lambda key: reset(env, key, world))(env_keys)
     memory = jax.vmap(agent.init_memory, in_axes=(None, 0))(state, memory_keys)
     return _Games(inner, observation, memory, jnp.ones(len(keys), bool))
+
+
+@jax.jit
+def _episode_keys(key: jax.Array, numbers: jax.Array) -> jax.Array:
+    return jax.vmap(partial(jax.random.fold_in, key))(numbers)
 
 
 def _game_keys(keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -241,11 +256,6 @@ def _play_on_host(
                     break
     finally:
         lanes.close()
-
-
-@jax.jit
-def _episode_keys(key: jax.Array, numbers: jax.Array) -> jax.Array:
-    return jax.vmap(partial(jax.random.fold_in, key))(numbers)
 
 
 @partial(jax.jit, static_argnums=0)
