@@ -144,24 +144,24 @@ def test_a_run_from_a_stranger_imports_nothing_unasked(
     assert main([command, str(tmp_path), "--import", "evil_run"]) == 2  # there is no X-v0 in it
     assert "Gymnasium has no environment 'X-v0'" in capsys.readouterr().err
     assert (tmp_path / "ran").exists()
-    monkeypatch.delitem(sys.modules, "evil_run")
+    del sys.modules["evil_run"]  # for good: the next run is another stranger
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--hidden", "100_000_000"], "A network of 800,000,000 weights or more would take about"),
-        (["--hidden", "2147483646", "2147483646"], "GiB of memory, and this machine has"),
+        (["--hidden", "100_000_000"], "Hidden layers of 100,000,000 units need about"),
+        (["--hidden", "2147483646", "2147483646"], "GiB are free; take fewer units."),
         (
             ["data.csv", "--target", "y", "--conformal", "--coverage", "0.999"],
-            "--conformal with --coverage 0.999 holds",
+            "The conformal correction for a coverage of 0.999 holds out",
         ),
         (
             ["data.csv", "--target", "y", "--conformal", "--coverage", "0.999"],
-            "give more rows or leave out --conformal.",
+            "give more rows or do without it.",
         ),
-        ([*FEW, "--learning-rate", "1e30"], "--learning-rate 1e+30 is too large"),
-        (["--learning-rate", "1e30", "--epochs", "2"], "--learning-rate 1e+30 is too large"),
+        ([*FEW, "--learning-rate", "1e30"], "a learning rate of 1e+30 is too large"),
+        (["--learning-rate", "1e30", "--epochs", "2"], "a learning rate of 1e+30 is too large"),
     ],
 )
 def test_regress_speaks_of_options(
