@@ -108,7 +108,10 @@ def test_killed_and_resumed_is_stopped_there_and_resumed(tmp_path: Path) -> None
     config["config"]["frames"] = frame + 100
     (killed / "config.json").write_text(json.dumps(config))
     assert main(_resume(killed, "--quiet")) == 0
-    assert main(_counting(stopped, frame)) == 0
+    # In a process of its own, too: XLA's threads, and the tests' quick compiler, change how sums are rounded.
+    subprocess.run(
+        [sys.executable, "-m", "ceqr.cli", *_counting(stopped, frame)], check=True, cwd=Path(__file__).parents[2]
+    )
     assert main(_resume(stopped, "--frames", str(frame + 100), "--quiet")) == 0
     assert _files(killed) == _files(stopped)
 
