@@ -112,11 +112,13 @@ with signals.collected() as received:
 def _start(command: list[str], ignored: signal.Signals | None = None) -> "subprocess.Popen[str]":
     """A process, started with a signal ignored if so asked."""
 
-    def ignore() -> None:
+    # By ignoring it here for a moment: a function to run in the child would need a fork, which JAX's threads forbid.
+    before = signal.signal(ignored, signal.SIG_IGN) if ignored is not None else None
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
         if ignored is not None:
-            signal.signal(ignored, signal.SIG_IGN)
-
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=ignore)
+            signal.signal(ignored, before)
 
 
 @pytest.mark.parametrize("first", signals.STOPPING)
