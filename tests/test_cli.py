@@ -4,22 +4,31 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ceqr.cli import COMMANDS, cache_folder, main, use_compilation_cache
+from ceqr.cli import COMMANDS, _parse_train, cache_folder, main, use_compilation_cache
+from tests.conftest import TINY
+from tests.sharing import shared_programs
 
 FEW = ["data.csv", "--target", "y"]
+CHAIN = ["--import", "tests.probe_family", "--env", "probe/noisy-chain"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_programs() -> Any:
+    with shared_programs():
+        yield
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run."""
-    from tests.conftest import TINY
-
     out = tmp_path_factory.mktemp("cli") / "run"
-    assert main(["train", *TINY, "--seeds", "2", "--seed-start", "7", "--frames", "300", "--out", str(out)]) == 0
+    seeds = ["--seeds", "2", "--seed-start", "7"]
+    assert main(["train", *CHAIN, *TINY, *seeds, "--frames", "300", "--out", str(out)]) == 0
     return out
 
 
@@ -267,9 +276,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("ceqr 0.")
 
 
+def test_defaults_follow_agent_and_environment() -> None:
+    def hyper(*argv: str) -> Any:
+        return _parse_train(argv).run.hyper
+
+    assert hyper().lambda_ep == 0.01  # Breakout's
+    assert hyper("--env", "minatar/asterix").lambda_ep == 0.001
+    assert hyper(*CHAIN).lambda_ep == 1e-4  # of vectors
+    assert hyper(*CHAIN, "--lambda-ep", "3").lambda_ep == 3
+    assert hyper("--agent", "dqn").hidden == (128,)
+
+
 def test_config_and_summary(run: Path) -> None:
     config = json.loads((run / "config.json").read_text())
-    assert config["config"]["hyper"]["lambda_ep"] == 0.01  # Breakout's
+    assert config["config"]["env"] == "probe/noisy-chain"
+    assert config["config"]["hyper"]["hidden"] == [16]
     assert config["config"]["seed_start"] == 7
     assert {"ceqr", "jax", "numpy"} <= set(config["packages"])
     summary = json.loads((run / "summary.json").read_text())
@@ -285,7 +306,7 @@ def test_config_and_summary(run: Path) -> None:
 
 def test_progress_in_plain_lines(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loud = [option for option in tiny if option != "--quiet"]
-    assert main(["train", *loud, "--frames", "120", "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", *CHAIN, *loud, "--frames", "120", "--out", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert "parameters each" in lines[0]
     for word in ("120 of 120 frames", "frames/s", "left", "return", "non-greedy", "coverage", "loss"):
@@ -320,8 +341,19 @@ def test_plot(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "must name a .png file" in capsys.readouterr().err
 
 
-def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--hidden", "8", "--seconds", "0.01", "--repeats", "1", "--json"]) == 0
+def test_games_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--agent", "dqn", "--hidden", "8", "--batch-size", "4", "--replay-size", "60", "--learning-starts", "20"]
+    command = ["train", "--env", "minatar/breakout", "--num-envs", "2", *options, "--frames", "61"]
+    assert main([*command, "--log-every", "20", "--out", str(tmp_path / "run")]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["seeds"][0]["frames"] == 62  # whole steps of both
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "2", "--json", "--max-episode-frames", "50"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["seeds"][0]["returns"]) == 2
+
+
+def test_bench(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chain = ["--env", "probe/noisy-chain", "--agents", "dqn"]
+    assert main(["bench", *chain, "--hidden", "8", "--seconds", "0.01", "--repeats", "1", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)["loops"]
     assert result["hidden"] == [8]
     assert result["ratio"] == pytest.approx(result["loop"] / result["bare"])
@@ -343,7 +375,7 @@ def test_bench_against_sb3(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
-    assert main(["train", *tiny, "--frames", "120", "--tensorboard", "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", *CHAIN, *tiny, "--frames", "120", "--tensorboard", "--out", str(tmp_path / "run")]) == 0
     (events,) = (tmp_path / "run" / "tensorboard" / "seed0").glob("events.out.tfevents.*")
     content = events.read_bytes()
     assert b"episode/return" in content
@@ -373,11 +405,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    wild = ["--learning-rate", "1e30", "--checkpoint-seconds", "0"]
-    assert main(["train", *tiny, *wild, "--seed-start", "3", "--frames", "300", "--out", str(out)]) == 1
+    tiny = [option for option in tiny if option not in ("--quantiles", "5")]
+    wild = ["--agent", "dqn", "--learning-rate", "1e30", "--checkpoint-seconds", "0"]
+    assert main(["train", *CHAIN, *tiny, *wild, "--seed-start", "3", "--frames", "300", "--out", str(out)]) == 1
     message = capsys.readouterr().err
     kept = max((out / "checkpoints").glob("*.npz"))
     assert "of seed 3 w" in message
     assert str(kept) in message
+    assert message.count("\n") == 1
     with np.load(kept) as file:
-        assert np.isfinite(file["agent/params/quantile_head/weight"]).all()
+        assert np.isfinite(file["agent/params/head/weight"]).all()

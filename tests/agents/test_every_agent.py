@@ -19,8 +19,10 @@ from ceqr.training.loop import Loop
 from tests.agents.programs import equal, jit, make_batch
 from tests.conftest import TINY
 from tests.probes import PROBE_OPTIONS, NoisyChain, Treadmill, train_probe
+from tests.sharing import shared_programs
 
 NAMES = list(AGENTS)
+CHAIN = ["--import", "tests.probe_family", "--env", "probe/noisy-chain"]
 FRAMES = np.array([500, 501], np.int32)
 KEYS = jax.random.split(jax.random.key(7), 2)
 KEY = KEYS[0]
@@ -152,11 +154,11 @@ def test_capacity_is_set_by_hidden_and_torso(name: str) -> None:
 def test_trains_resumes_to_the_bit_and_evaluates(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = {f.name for f in dataclasses.fields(agent_classes(name)[1])}
     options = TINY if "quantiles" in fields else [o for o in TINY if o not in ("--quantiles", "5")]
-    probe = ["--import", "tests.probe_family", "--env", "probe/noisy-chain"]
-    command = ["train", "--agent", name, *probe, *options, "--checkpoint-seconds", "0"]
-    assert main([*command, "--frames", "400", "--out", str(tmp_path / "whole")]) == 0
-    assert main([*command, "--frames", "170", "--out", str(tmp_path / "parts")]) == 0
-    assert main(["resume", str(tmp_path / "parts"), "--frames", "400", "--quiet"]) == 0
+    command = ["train", *CHAIN, "--agent", name, *options, "--checkpoint-seconds", "0"]
+    with shared_programs():
+        assert main([*command, "--frames", "200", "--out", str(tmp_path / "whole")]) == 0
+        assert main([*command, "--frames", "110", "--out", str(tmp_path / "parts")]) == 0
+        assert main(["resume", str(tmp_path / "parts"), "--frames", "200", "--quiet"]) == 0
     for file in ("episodes.csv", "metrics.csv", "summary.json", "config.json"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes(), file
     final = [max((tmp_path / run / "checkpoints").glob("*.npz")) for run in ("whole", "parts")]
@@ -203,22 +205,8 @@ def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monk
     module = types.ModuleType("optimistic")
     monkeypatch.setitem(sys.modules, "optimistic", module)
     exec(compile(code, str(recipe), "exec"), module.__dict__)
-    options = [
-        "--agent",
-        "optimistic-qr-dqn",
-        *tiny,
-        "--import",
-        "tests.probe_family",
-        "--env",
-        "probe/noisy-chain",
-        "--optimism",
-        "0.7",
-        "--frames",
-        "120",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    assert main(["train", *options]) == 0
+    options = [*CHAIN, "--agent", "optimistic-qr-dqn", *tiny, "--optimism", "0.7", "--frames", "120"]
+    assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
     assert '"optimism": 0.7' in (tmp_path / "run" / "config.json").read_text()
     with pytest.raises(ValueError, match="already"):
         register("dqn", agent_classes("dqn")[0])

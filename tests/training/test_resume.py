@@ -4,6 +4,7 @@ What is played does not matter here, so it is a probe that compiles in no time; 
 """
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -258,6 +259,17 @@ def test_a_finished_run_is_extended_to_the_same_bits(whole: Path, tmp_path: Path
     assert main(_train(out, 330)) == 0
     assert main(_resume(out, "--frames", str(FRAMES))) == 0
     _assert_same_runs(whole, out)
+
+
+def test_environments_side_by_side_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Three lanes do not divide 331 frames: the last tick is played to its end, and the run goes on from there."""
+    lanes = ["--num-envs", "3", "--update-every", "2"]
+    assert main([*_train(tmp_path / "whole", 600), *lanes]) == 0
+    out = tmp_path / "run"
+    assert main([*_train(out, 331), *lanes]) == 0
+    assert json.loads((out / "summary.json").read_text())["seeds"][1]["frames"] == 333
+    assert main(_resume(out, "--frames", "600")) == 0
+    _assert_same_runs(tmp_path / "whole", out)
 
 
 @pytest.mark.slow
