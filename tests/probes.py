@@ -110,6 +110,52 @@ class Treadmill:
         return jnp.where(over, 0, frame), TimeStep(jnp.ones(1), jnp.ones(1), jnp.float32(1), terminated, truncated)
 
 
+class GridState(NamedTuple):
+    cell: jax.Array
+    frame: jax.Array
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A walk over `size` x `size` cells from a corner, in four directions, truncated after `limit` steps.
+
+    Leaving the grid leaves the cell as it is, and nothing ever pays but the far corner, which ends the episode.
+    """
+
+    size: int = 6
+    limit: int = 12
+
+    name = "probe/grid"
+    num_actions = 4
+    observation_dtype = np.float32
+
+    @property
+    def cells(self) -> int:
+        return self.size**2
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        return (self.cells,)
+
+    def _observe(self, cell: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(cell, self.cells, dtype=jnp.float32)
+
+    def reset(self, key: jax.Array) -> tuple[GridState, jax.Array]:
+        zero = jnp.int32(0)
+        return GridState(zero, zero), self._observe(zero)
+
+    def step(self, state: GridState, action: jax.Array, key: jax.Array) -> tuple[GridState, TimeStep]:
+        way = jnp.array([[0, 1], [1, 0], [0, -1], [-1, 0]], jnp.int32)[action]
+        place = jnp.clip(jnp.stack(jnp.divmod(state.cell, self.size)) + way, 0, self.size - 1)
+        cell, frame = place[0] * self.size + place[1], state.frame + 1
+        terminated = cell == self.cells - 1
+        truncated = ~terminated & (frame >= self.limit)
+        over = terminated | truncated
+        after = GridState(jnp.where(over, 0, cell), jnp.where(over, 0, frame))
+        reward = terminated.astype(jnp.float32)
+        return after, TimeStep(self._observe(after.cell), self._observe(cell), reward, terminated, truncated)
+
+
 PROBE_OPTIONS = {  # enough to learn the noisy chain in some thousand frames
     "hidden": (64,),
     "quantiles": 20,
@@ -192,7 +238,7 @@ class CountingAgent(Agent):
         return Counts(jnp.int32(0), jnp.zeros((size, size)), jnp.eye(size))
 
     def update_statistics(
-        self, state: AgentState, outputs: FeaturesAndValues, batch: Batch, frame: jax.Array
+        self, state: AgentState, outputs: FeaturesAndValues, successors: Successors, batch: Batch, frame: jax.Array
     ) -> Counts:
         counts: Counts = state.statistics
         seen = outputs.features.T @ outputs.features

@@ -282,7 +282,9 @@ def test_defaults_follow_agent_and_environment() -> None:
 
     assert hyper().lambda_ep == 0.01  # Breakout's
     assert hyper("--env", "minatar/asterix").lambda_ep == 0.001
-    assert hyper(*CHAIN).lambda_ep == 1e-4  # of vectors
+    assert hyper(*CHAIN).lambda_ep == hyper("--preset", "quick").lambda_ep == 1  # with conjugate evidence, everywhere
+    assert hyper(*CHAIN).evidence == "conjugate"
+    assert hyper().evidence == "learned"  # as printed
     assert hyper(*CHAIN, "--lambda-ep", "3").lambda_ep == 3
     assert hyper("--agent", "dqn").hidden == (128,)
 

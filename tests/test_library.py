@@ -443,7 +443,9 @@ def test_beliefs_of_every_agent(kind: Any, tmp_path: Path) -> None:
         assert beliefs.quantiles is None
     np.testing.assert_array_equal(actions, beliefs.mean.argmax(-1))
     state = agent._learned.state
-    expected = jax.jit(lambda s: agent._agent.beliefs_of(s, agent._agent.forward(s.params, STATES, None)))(state)
+    expected = jax.jit(lambda s: agent._agent.beliefs_of(s, agent._agent.forward(s.params, s.frozen, STATES, None)))(
+        state
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), beliefs, expected)
     one, alone = agent.predict(STATES[1])
     assert type(one) is int

@@ -245,7 +245,7 @@ def test_greedy_actions_and_beliefs_are_the_agents(env: Any) -> None:
 def test_exploring_keeps_what_was_drawn_for_an_episode(env: Any) -> None:
     """Bootstrapped DQN acts with one head through an episode, and with another in another."""
     told = _played(env, explore=True)
-    forward, used = jax.jit(lambda x: AGENT.forward(_state().params, x, None)), set()
+    forward, used = jax.jit(lambda x: AGENT.forward(_state().params, (), x, None)), set()
     for episode in _episodes(told):
         acts = np.asarray(forward(np.resize(episode.observation, (LIMIT, 3)))).argmax(-1)[: len(episode.action)]
         (could,) = np.nonzero((acts == episode.action[:, None]).all(0))

@@ -116,13 +116,15 @@ def bare_runner(config: RunConfig[Any]) -> Callable[[int], None]:
         x = batches[i % len(batches)]
 
         def objective(params: Any) -> jax.Array:
-            outputs = agent.forward(params, x, None)
+            outputs = agent.forward(params, state.frozen, x, None)
             return sum((jnp.sum(out**2) for out in jax.tree.leaves(outputs)), jnp.zeros(()))
 
         # Of the target network only what values the successors is needed, as in the real loss.
-        target = jnp.mean(agent.beliefs_of(state, agent.forward(state.target, x[1:], None)).mean)
+        target = jnp.mean(agent.beliefs_of(state, agent.forward(state.target, state.frozen, x[1:], None)).mean)
         for frame in range(every - 1):
-            target += jnp.mean(agent.beliefs_of(state, agent.forward(state.params, x[frame : frame + 1], None)).mean)
+            target += jnp.mean(
+                agent.beliefs_of(state, agent.forward(state.params, state.frozen, x[frame : frame + 1], None)).mean
+            )
         updates, optimiser = agent.optimiser.update(
             jax.grad(lambda params: objective(params) * target)(state.params), state.optimiser, state.params
         )

@@ -562,7 +562,7 @@ def _layout(agent: Agent) -> tuple[_Place | None, ...]:
 
     def believe(key: jax.Array) -> Beliefs:
         state = agent.init(key)
-        outputs = agent.forward(state.params, jnp.zeros((1, *agent.observation_shape)), None)
+        outputs = agent.forward(state.params, state.frozen, jnp.zeros((1, *agent.observation_shape)), None)
         return agent.beliefs_of(state, outputs)
 
     places, start = [], 1  # after the action
@@ -594,7 +594,7 @@ def _predictor(agent: Agent, tree: Any) -> Any:
 
     def predict(leaves: Any, observations: jax.Array, lambda_al: jax.Array) -> jax.Array:
         state = jax.tree.unflatten(tree, leaves)
-        beliefs = agent.beliefs_of(state, agent.forward(state.params, observations, None))
+        beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
         return _pack(jax.vmap(agent.greedy)(_averse(agent, beliefs, lambda_al)), beliefs)
 
     return jit(predict)
@@ -615,8 +615,8 @@ def _explorer(agent: Agent, tree: Any) -> Any:
         forward_key, act_key, memory_key = jax.random.split(key, 3)
         drawn = jax.vmap(agent.init_memory, in_axes=(None, 0))(state, jax.random.split(memory_key, rows))
         memory = jax.vmap(lambda start, *both: jax.tree.map(partial(jnp.where, start), *both))(starts, drawn, memory)
-        beliefs = agent.beliefs_of(state, agent.forward(state.params, observations, None))
-        outputs = agent.forward(state.params, observations, forward_key)
+        beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
+        outputs = agent.forward(state.params, state.frozen, observations, forward_key)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
             outputs, _averse(agent, beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
         )

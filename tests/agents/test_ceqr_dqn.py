@@ -11,6 +11,7 @@ import pytest
 from ceqr import losses
 from ceqr.agents.base import Beliefs, Successors, pick
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters, CEQROutputs
+from ceqr.errors import UserError
 from tests.agents.programs import jit, make_batch, normal
 
 HYPER = CEQRDQNHyperparameters(hidden=(16,), quantiles=4, batch_size=6, lambda_ep=0.3)
@@ -39,6 +40,10 @@ def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
     theta, target = theta_and_target(outputs)
     np.testing.assert_allclose(target, [[1.99, 3.97, 5.95, 7.93], [1, 1, 1, 1]], rtol=1e-6)
     np.testing.assert_allclose(theta, [[1, 2, 3, 4], [1, 3, 5, 7]])
+
+
+def _with(**changes: Any) -> CEQRDQN:
+    return dataclasses.replace(AGENT, hyper=dataclasses.replace(HYPER, **changes))
 
 
 def _terms(agent: CEQRDQN) -> dict[str, float]:
@@ -77,6 +82,141 @@ def test_aversion_to_risk_and_the_least_uncertain_action() -> None:
     assert int(AGENT.greedy(beliefs)) == 0
     assert int(averse.greedy(beliefs)) == 1
     assert int(AGENT.least_uncertain(beliefs)) == 1
+
+
+@pytest.mark.parametrize(("kept", "dropped"), [("interval", "calibration"), ("calibration", "interval")])
+def test_each_calibration_has_a_switch_of_its_own(kept: str, dropped: str) -> None:
+    option = {"calibration": "calibrate_quantiles", "interval": "calibrate_interval"}[dropped]
+    metrics, as_printed = _terms(_with(**{option: False})), _terms(AGENT)
+    assert metrics[dropped] == 0
+    assert metrics[kept] == pytest.approx(as_printed[kept])
+    assert metrics["evidential"] == pytest.approx(as_printed["evidential"])
+
+
+def _evidence_gradient(agent: CEQRDQN) -> np.ndarray:
+    """Of the loss with respect to gamma, [6, 2, 2, 4]."""
+    quantiles, evidence = normal(0, 6, 2, 4), normal(1, 6, 2, 4, 2, 4)
+    batch = make_batch([0, 1, 0, 1, 0, 1], [False] * 6, size=3)
+
+    def loss(evidence: jax.Array) -> jax.Array:
+        outputs = CEQROutputs(quantiles, evidence)
+        return agent.loss(outputs, jax.lax.stop_gradient(Successors(outputs, None)), batch, NOTHING)[0]
+
+    return np.asarray(jit(jax.grad(loss))(evidence))
+
+
+def test_a_calibrated_location_is_moved_by_the_interval_alone() -> None:
+    joint, calibrated = _evidence_gradient(AGENT), _evidence_gradient(_with(location="calibrated"))
+    silent = _evidence_gradient(_with(location="calibrated", calibrate_interval=False))
+    assert (silent[:, :, 0] == 0).all()
+    assert (joint[:, :, 0] != calibrated[:, :, 0]).any()
+    np.testing.assert_array_equal(joint[:, :, 1:], calibrated[:, :, 1:])  # nu, alpha and beta learn as before
+
+
+def test_coverage_is_judged_on_an_average_over_updates() -> None:
+    agent = _with(coverage_window=10)
+    state = jit(agent.init)(jax.random.key(0))
+    np.testing.assert_allclose(state.statistics.share, 0.9)  # on the goal: nothing to mend yet
+    evidence = jnp.asarray(normal(1, 6, 2, 4, 2, 4))
+    outputs = CEQROutputs(normal(0, 6, 2, 4), evidence.at[..., 0, 0, :].set(50).at[..., 0, 1, :].set(60))
+    batch = make_batch([0, 1, 0, 1, 0, 1], [False] * 6, size=3)
+    successors = Successors(outputs, None)
+    counted = jit(agent.update_statistics)(state, outputs, successors, batch, jnp.int32(7))
+    np.testing.assert_allclose(counted.share, 0.9 - 0.09, rtol=1e-6)  # no target was inside
+
+    def interval(share: float) -> float:
+        judged = state._replace(statistics=counted._replace(share=jnp.full(4, share)))
+        return float(jit(agent.loss)(outputs, successors, batch, judged)[1]["interval"])
+
+    assert interval(0.5) > interval(0.9)  # too little: widen
+    assert interval(0.99) > interval(0.9)  # too much: tighten
+
+
+class TestConjugate:
+    agent = CEQRDQN(
+        dataclasses.replace(HYPER, evidence="conjugate", location="calibrated", prior_scale=2.0, lambda_ep=0.5),
+        observation_shape=(3,),
+        num_actions=2,
+    )
+
+    def _outputs(self, width: float, doubt: float) -> CEQROutputs:
+        evidence = jnp.zeros((1, 2, 1, 2, 4)).at[..., 1, :].set(width)
+        phi = jnp.zeros((1, 17)).at[0, 0].set(1)
+        return CEQROutputs(jnp.zeros((1, 2, 4)), evidence, phi, jnp.full((1, 2), doubt))
+
+    def _state(self, visits: float) -> Any:
+        """In which action 0 was taken that many times at the one state there is."""
+        state = jit(self.agent.init)(jax.random.key(0))
+        evidence = state.statistics.evidence
+        seen = evidence._replace(visits=evidence.visits.at[0, 0, 0].set(visits))
+        state = state._replace(statistics=state.statistics._replace(evidence=seen))
+        return state._replace(statistics=self.agent.refresh_statistics(state))
+
+    def test_its_doubt_is_the_posterior_deviation_of_the_mean(self) -> None:
+        # nu = 1 + 9 and 1. The noise of ten observations: the prior's 2^2 once, 0.1^2 nine times, so that the variance
+        # of their mean is (4 + 9 * 0.01) / 10 / 10 = 0.0409; never taken: 4.
+        beliefs = self.agent.beliefs_of(self._state(9), self._outputs(width=0.329, doubt=-1.0))
+        np.testing.assert_allclose(beliefs.epistemic, [[np.sqrt(0.0409), 2]], rtol=1e-4)
+        np.testing.assert_allclose(beliefs.aleatoric, 0.329, rtol=1e-6)
+        # Doubt of what follows adds its variance, (2 * 0.3)^2.
+        beliefs = self.agent.beliefs_of(self._state(9), self._outputs(width=0.329, doubt=0.3))
+        np.testing.assert_allclose(beliefs.epistemic, np.sqrt([[0.0409 + 0.36, 4.36]]), rtol=1e-4)
+
+    def test_doubt_travels_back_from_the_most_promising_successor(self) -> None:
+        state, outputs = self._state(9), self._outputs(width=0.0, doubt=0.0)
+        batch = make_batch([0], [False], size=3)
+
+        @jit
+        def learn(ended: Any) -> jax.Array:
+            given = batch._replace(terminated=jnp.array([ended]))
+            return self.agent.loss(outputs, Successors(outputs, None), given, state)[1]["doubt"]
+
+        assert float(learn(False)) == pytest.approx(0.5 * 0.99**2, rel=1e-4)  # action 1, of which nothing is known
+        assert float(learn(True)) == 0
+
+    def test_frames_are_counted_as_they_are_played(self) -> None:
+        state = jit(self.agent.init)(jax.random.key(0))
+        seen = jnp.array([[0.3, -0.2, 0.5]])
+        count = jit(lambda state: state._replace(statistics=self.agent.count_frames(state, seen, jnp.array([1]))))
+        for _ in range(5):
+            state = count(state)
+        state = jit(self.agent.copy_target)(state)
+        doubt = np.asarray(jit(self.agent.act_greedily)(state, seen)[1].epistemic)[0]
+        assert doubt[1] < 0.5 * doubt[0]
+
+    def test_lambda_ep_is_a_number_of_deviations_and_no_game_changes_it(self) -> None:
+        assert float(self.agent.deviation(jnp.float32(3))) == 1.5
+        assert self.agent.hyper.for_env("minatar/asterix").lambda_ep == 0.5
+
+    def test_it_learns_no_likelihood(self) -> None:
+        with pytest.raises(UserError, match="needs --location calibrated"):
+            dataclasses.replace(self.agent.hyper, location="joint").check()
+        network = self.agent.init_params(jax.random.key(0))
+        assert network.evidence_head.weight.shape == (16, 2 * 2 * 4)
+
+
+def test_what_a_thompson_sample_is_drawn_for() -> None:
+    beliefs = Beliefs(jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0]), jnp.zeros(2))
+    keys = jax.random.split(jax.random.key(0), 1_000)
+
+    def actions(agent: CEQRDQN, memory: Any) -> set[int]:
+        draw = jit(jax.vmap(lambda key: agent.explore(NOTHING, beliefs, memory, NOTHING, key)))
+        return set(np.asarray(draw(keys)).tolist())
+
+    by_step, by_episode, optimistic = (_with(thompson=each) for each in ("step", "episode", "optimistic"))
+    assert by_step.init_memory(NOTHING, keys[0]) == ()
+    assert actions(by_step, ()) == {0, 1}
+    # Through an episode the same noise: deviation sqrt(0.3 * 2) = 0.77 times 2 is more than 1, times 1 is not.
+    assert actions(by_episode, jnp.array([0.0, 2.0])) == {1}
+    assert actions(by_episode, jnp.array([0.0, 1.0])) == {0}
+    assert actions(optimistic, jnp.float32(2.0)) == {1}
+    noise = jit(jax.vmap(lambda key: by_episode.init_memory(NOTHING, key)))(keys)
+    assert noise.shape == (1_000, 2)
+    np.testing.assert_allclose(np.std(noise, axis=0), 1, atol=0.1)
+    hope = jit(jax.vmap(lambda key: optimistic.init_memory(NOTHING, key)))(keys)
+    assert hope.shape == (1_000,)
+    assert (hope >= 0).all()
+    assert float(hope.mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=0.1)
 
 
 def test_lambda_ep_depends_on_the_game() -> None:

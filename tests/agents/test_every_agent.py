@@ -81,8 +81,10 @@ def test_target_network_is_read_and_gets_no_gradient(programs: Programs) -> None
     assert programs.loss(disturbed, BATCH) != programs.loss(state, BATCH)
 
     def objective(target: Any) -> jax.Array:
-        outputs = agent.forward(state.params, BATCH.observation, None)
-        return agent._total_loss(state.params, outputs, state._replace(target=target), BATCH, FRAMES[0])[0]
+        given = state._replace(target=target)
+        outputs = agent.forward(given.params, given.frozen, BATCH.observation, None)
+        successors = agent._successors(given, BATCH)
+        return agent._total_loss(given.params, outputs, successors, given, BATCH, FRAMES[0])[0]
 
     assert not any(np.asarray(g).any() for g in jax.tree.leaves(jit(jax.grad(objective))(state.target)))
 

@@ -280,7 +280,7 @@ class TestDUVN:
     def test_doubt_is_the_deviation_over_dropout_masks(self) -> None:
         agent = DUVN(DUVNHyperparameters(dropout=0.3, hidden=(32,)), (2,), A)
         rows = jnp.asarray(np.tile(np.array([0.5, -1.0], np.float32), (20_000, 1)))
-        forward = jit(lambda key: agent.forward(agent.init_params(key), rows, key))
+        forward = jit(lambda key: agent.forward(agent.init_params(key), (), rows, key))
         drawn, still, doubt = jax.tree.map(np.asarray, forward(jax.random.key(0)))
         np.testing.assert_allclose(drawn.mean.std(0), doubt[0], rtol=0.03)
         np.testing.assert_allclose(drawn.mean.mean(0), still.mean[0], atol=0.03)
@@ -318,6 +318,6 @@ class TestDUVN:
         agent = DUVN(hyper, env.observation_shape, 2)
         states = train_probe(Loop(agent, env.observation_dtype), env, 10_000)
         network = jax.tree.map(lambda x: x[0], states.agent.params)
-        found = agent.forward(network, jnp.eye(4)[:3], None).still
+        found = agent.forward(network, (), jnp.eye(4)[:3], None).still
         np.testing.assert_allclose(found.std[:, 1], [0.81, 0.9, 1.0], rtol=0.2)
         np.testing.assert_allclose(found.mean[:, 1], [1.215, 1.35, 1.5], rtol=0.2)

@@ -20,7 +20,9 @@ OBSERVATIONS = np.array([[0.1, -0.2, 0.3], [0.5, 0.4, -0.6]], np.float32)
 class Silent(CountingAgent):
     """The same agent, but it counts nothing."""
 
-    def update_statistics(self, state: AgentState, outputs: Any, batch: Batch, frame: jax.Array) -> Counts:
+    def update_statistics(
+        self, state: AgentState, outputs: Any, successors: Any, batch: Batch, frame: jax.Array
+    ) -> Counts:
         return state.statistics
 
 

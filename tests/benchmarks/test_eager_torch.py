@@ -74,7 +74,14 @@ def test_losses_and_gradients_agree(pair):
     batch = _batches()[0]
 
     def objective(params):
-        return ours._total_loss(params, ours.forward(params, batch.observation, None), state, batch, jnp.int32(0))
+        return ours._total_loss(
+            params,
+            ours.forward(params, state.frozen, batch.observation, None),
+            ours._successors(state, batch),
+            state,
+            batch,
+            jnp.int32(0),
+        )
 
     grads, metrics = jax.grad(objective, has_aux=True)(state.params)
     terms = theirs.losses(*_batch_to_torch(batch))

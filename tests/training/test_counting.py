@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ceqr.agents.base import AgentState, Batch, Beliefs, Hyperparameters, Memory
+from ceqr.agents.base import AgentState, Batch, Beliefs, Hyperparameters, Memory, Successors
 from ceqr.envs.gymnasium import from_env
 from ceqr.training.loop import Loop
 from ceqr.training.players import Player, make_player
@@ -38,7 +38,7 @@ class Watchful(CountingAgent):
         return jnp.float32(0)
 
     def update_statistics(
-        self, state: AgentState, outputs: FeaturesAndValues, batch: Batch, frame: jax.Array
+        self, state: AgentState, outputs: FeaturesAndValues, successors: Successors, batch: Batch, frame: jax.Array
     ) -> Counts:
         rows = self.hyper.batch_size
         assert outputs.features.shape == (rows, SIZE)
@@ -46,7 +46,7 @@ class Watchful(CountingAgent):
         assert batch.number.shape == (rows,)
         assert frame.shape == ()
         self._mind(state)
-        return super().update_statistics(state, outputs, batch, frame)
+        return super().update_statistics(state, outputs, successors, batch, frame)
 
     def refresh_statistics(self, state: AgentState) -> Counts:
         self._mind(state)

@@ -24,8 +24,8 @@ SEEDS = (3, 4)
 class Hazy(CountingAgent):
     """Its network has noise of its own wherever it is given a key, so it matters which one."""
 
-    def forward(self, params: Any, observations: jax.Array, key: jax.Array | None) -> FeaturesAndValues:
-        outputs = super().forward(params, observations, key)
+    def forward(self, params: Any, frozen: Any, observations: jax.Array, key: jax.Array | None) -> FeaturesAndValues:
+        outputs = super().forward(params, frozen, observations, key)
         haze = 0.0 if key is None else 0.1 * jax.random.normal(key, (self.num_actions,))
         return outputs._replace(values=outputs.values + haze)
 

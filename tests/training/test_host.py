@@ -114,7 +114,7 @@ def test_truncation_bootstraps_and_termination_does_not(terminates: bool, value:
     play(player, 1_000)
     player.close()
     network = jax.tree.map(lambda x: x[0], player.groups[0].agent.params)
-    found = float(player.loop.agent.forward(network, jnp.ones((1, 1)), None).max())
+    found = float(player.loop.agent.forward(network, (), jnp.ones((1, 1)), None).max())
     assert found == pytest.approx(value, abs=0.15)
 
 

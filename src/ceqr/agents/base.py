@@ -194,7 +194,13 @@ class Agent(abc.ABC):
         """What the agent counts, before anything was counted."""
         return ()
 
-    def update_statistics(self, state: AgentState, outputs: Outputs, batch: Batch, frame: jax.Array) -> Any:
+    def count_frames(self, state: AgentState, observations: jax.Array, actions: jax.Array) -> Any:
+        """The statistics after the frames of a tick: what was seen in each lane, and the actions taken."""
+        return state.statistics
+
+    def update_statistics(
+        self, state: AgentState, outputs: Outputs, successors: Successors, batch: Batch, frame: jax.Array
+    ) -> Any:
         """The statistics after one learning batch, with the outputs from which its update was made."""
         return state.statistics
 
@@ -206,8 +212,11 @@ class Agent(abc.ABC):
         """A loss on the parameters themselves."""
         return 0.0
 
-    def forward(self, params: Params, observations: jax.Array, key: jax.Array | None) -> Outputs:
-        """The network's outputs for a batch of observations; with a key where chance may play a part."""
+    def forward(self, params: Params, frozen: Any, observations: jax.Array, key: jax.Array | None) -> Outputs:
+        """The network's outputs for a batch of observations; with a key where chance may play a part.
+
+        `frozen` is what `init_frozen` made.
+        """
         return params(observations)
 
     # What all share.
@@ -237,24 +246,26 @@ class Agent(abc.ABC):
     ) -> tuple[jax.Array, Beliefs]:
         """Chooses actions for a batch of observations: each has its own memory, frame and key."""
         forward_key, act_keys = _split(keys)
-        outputs = self.forward(state.params, observations, forward_key)
+        outputs = self.forward(state.params, state.frozen, observations, forward_key)
         return self._explore(state, outputs, memory, frames, act_keys)
 
     def act_greedily(self, state: AgentState, observations: jax.Array) -> tuple[jax.Array, Beliefs]:
         """The actions for a batch of observations when nothing is to be learned."""
-        beliefs = self.beliefs_of(state, self.forward(state.params, observations, None))
+        beliefs = self.beliefs_of(state, self.forward(state.params, state.frozen, observations, None))
         return jax.vmap(self.greedy)(beliefs), beliefs
 
     def learn(self, state: AgentState, batch: Batch, frame: jax.Array, key: jax.Array) -> tuple[AgentState, Metrics]:
         """One update on one batch."""
 
+        successors = self._successors(state, batch)
+
         def objective(params: Params) -> tuple[jax.Array, tuple[Outputs, Metrics]]:
-            outputs = self.forward(params, batch.observation, key)
-            loss, metrics = self._total_loss(params, outputs, state, batch, frame)
+            outputs = self.forward(params, state.frozen, batch.observation, key)
+            loss, metrics = self._total_loss(params, outputs, successors, state, batch, frame)
             return loss, (outputs, metrics)
 
         grads, (outputs, metrics) = jax.grad(objective, has_aux=True)(state.params)
-        return self._apply(state, grads, outputs, batch, frame), metrics
+        return self._apply(state, grads, outputs, successors, batch, frame), metrics
 
     def act_and_learn(
         self,
@@ -272,17 +283,18 @@ class Agent(abc.ABC):
         """
         forward_key, act_keys = _split(keys)
         lanes = len(observations)
+        successors = self._successors(state, batch)
 
         def objective(params: Params) -> tuple[jax.Array, tuple[Outputs, Outputs, Metrics]]:
             rows = jnp.concatenate([observations, batch.observation])
-            outputs = self.forward(params, rows, forward_key)
+            outputs = self.forward(params, state.frozen, rows, forward_key)
             acting, learning = (jax.tree.map(lambda x, s=s: x[s], outputs) for s in (slice(lanes), slice(lanes, None)))
-            loss, metrics = self._total_loss(params, learning, state, batch, frames[0])
+            loss, metrics = self._total_loss(params, learning, successors, state, batch, frames[0])
             return loss, (acting, learning, metrics)
 
         grads, (acting, learning, metrics) = jax.grad(objective, has_aux=True)(state.params)
         actions, beliefs = self._explore(state, acting, memory, frames, act_keys)
-        return actions, beliefs, self._apply(state, grads, learning, batch, frames[0]), metrics
+        return actions, beliefs, self._apply(state, grads, learning, successors, batch, frames[0]), metrics
 
     def _explore(
         self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, keys: jax.Array
@@ -290,17 +302,35 @@ class Agent(abc.ABC):
         beliefs = self.beliefs_of(state, outputs)
         return jax.vmap(self.explore)(outputs, beliefs, memory, frames, keys), beliefs
 
+    def _successors(self, state: AgentState, batch: Batch) -> Successors:
+        online = self.forward(state.params, state.frozen, batch.successor, None) if self.double else None
+        return jax.lax.stop_gradient(
+            Successors(self.forward(state.target, state.frozen, batch.successor, None), online)
+        )
+
     def _total_loss(
-        self, params: Params, outputs: Outputs, state: AgentState, batch: Batch, frame: jax.Array
+        self,
+        params: Params,
+        outputs: Outputs,
+        successors: Successors,
+        state: AgentState,
+        batch: Batch,
+        frame: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
-        online = self.forward(state.params, batch.successor, None) if self.double else None
-        successors = Successors(self.forward(state.target, batch.successor, None), online)
-        loss, metrics = self.loss(outputs, jax.lax.stop_gradient(successors), batch, state)
+        loss, metrics = self.loss(outputs, successors, batch, state)
         loss = loss + self.penalty(params, state.frozen, frame)
         return loss, {"loss": loss, **metrics}
 
-    def _apply(self, state: AgentState, grads: Params, outputs: Outputs, batch: Batch, frame: jax.Array) -> AgentState:
-        statistics = self.update_statistics(state, outputs, batch, frame)
+    def _apply(
+        self,
+        state: AgentState,
+        grads: Params,
+        outputs: Outputs,
+        successors: Successors,
+        batch: Batch,
+        frame: jax.Array,
+    ) -> AgentState:
+        statistics = self.update_statistics(state, outputs, successors, batch, frame)
         updates, optimiser = self.optimiser.update(grads, state.optimiser, state.params)
         params = optax.apply_updates(state.params, updates)
         return state._replace(params=params, optimiser=optimiser, statistics=statistics)

@@ -8,7 +8,7 @@ docs/algorithms.md has the equations and every choice.
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -24,11 +24,16 @@ from ceqr.agents.base import (
     Successors,
     pick,
 )
+from ceqr.agents.evidence import Evidence, count, nothing_seen, phi_size, refresh, to_phi
+from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
+from ceqr.errors import UserError
 from ceqr.networks import Linear, Torso, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
+DOUBT_GAIN = 0.1  # of the initial weights: what is not learned yet adds little
+NORMAL_WIDTH = 3.29  # standard deviations between the 5th and the 95th percentile of a normal distribution
 LAMBDA_EP = {  # the paper's Table 1
     "minatar/asterix": 0.001,
     "minatar/breakout": 0.01,
@@ -51,47 +56,108 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
     kappa: float = field(default=1.0, metadata={"least": 0.0})
     """Threshold of the quantile Huber loss; 0 is the plain pinball loss."""
     lambda_ep: float = field(default=0.01, metadata={"least": 0.0})
-    """Weight of the epistemic uncertainty as the variance of the Thompson sample; the default depends on the game."""
+    """Weight of the epistemic uncertainty in exploration. With learned evidence the product is the variance of the
+    Thompson sample, as in the paper, and the default depends on the game; with conjugate evidence it is the standard
+    deviation, and 1 serves everywhere."""
     lambda_reg: float = field(default=0.5, metadata={"least": 0.0})
     """Weight of the evidence regulariser."""
     lambda_cal: float = field(default=0.5, metadata={"least": 0.0, "most": 1.0})
     """Weight of sharpness against coverage in both calibration losses."""
     calibration: str = field(default="paper", metadata={"choices": ("paper", "released", "none")})
     """Calibration losses: the paper's equations, what the authors' code computes, or none."""
+    calibrate_quantiles: bool = True
+    """Whether the quantiles of the return are calibrated."""
+    calibrate_interval: bool = True
+    """Whether the interval between the percentiles is calibrated."""
+    coverage_window: int = field(default=1, metadata={"least": 1})
+    """Updates over which the interval's coverage is averaged before it is judged; 1 for the batch alone (the paper)."""
+    location: str = field(default="joint", metadata={"choices": ("joint", "calibrated")})
+    """What moves the percentiles: the likelihood and their calibration (joint, the paper's), or the latter alone."""
+    evidence: str = field(default="learned", metadata={"choices": ("learned", "conjugate")})
+    """Where doubt comes from: the network (learned, the paper's), or counts of what was played (conjugate)."""
+    prior_scale: float = field(default=1.0, metadata={"above": 0.0})
+    """With conjugate evidence: the standard deviation of a return of which nothing is known, in units of reward."""
+
+    def check(self) -> None:
+        super().check()
+        if self.evidence == "conjugate" and self.location == "joint":
+            raise UserError(
+                "--evidence conjugate has no likelihood to move the percentiles, so it needs --location calibrated."
+            )
 
     def for_env(self, env: str) -> Self:
+        if self.evidence == "conjugate":
+            return self  # one lambda_ep serves everywhere
         return dataclasses.replace(self, lambda_ep=LAMBDA_EP.get(env, self.lambda_ep))
 
 
 class CEQRNetwork(eqx.Module):
-    """A torso and two linear heads: [A, N] quantiles and [A, 4, 2, N] raw NIG parameters an observation."""
+    """A torso and two linear heads: [A, N] quantiles and [A, 4, 2, N] raw NIG parameters an observation.
+
+    With conjugate evidence gamma is all that the second one tells, [A, 1, 2, N], and a third one, on features that do
+    not change, tells the doubt of what follows, [A].
+    """
 
     torso: Torso
     quantile_head: Linear
     evidence_head: Linear
+    doubt_head: Linear | None
     num_actions: int = eqx.field(static=True)
     quantiles: int = eqx.field(static=True)
 
-    def __init__(self, key: jax.Array, body: Torso, num_actions: int, quantiles: int):
+    def __init__(self, key: jax.Array, body: Torso, num_actions: int, quantiles: int, conjugate: bool):
         quantile_key, evidence_key = jax.random.split(key)
+        parts = 1 if conjugate else 4
         self.torso = body
         self.quantile_head = Linear(quantile_key, body.features, num_actions * quantiles)
-        self.evidence_head = Linear(evidence_key, body.features, num_actions * 4 * 2 * quantiles)
+        self.evidence_head = Linear(evidence_key, body.features, num_actions * parts * 2 * quantiles)
+        self.doubt_head = None
+        if conjugate:
+            doubt_key = jax.random.fold_in(evidence_key, 1)
+            self.doubt_head = Linear(doubt_key, phi_size(body.features), num_actions, DOUBT_GAIN)
         self.num_actions = num_actions
         self.quantiles = quantiles
 
-    def __call__(self, observation: jax.Array) -> "CEQROutputs":
+    def __call__(self, observation: jax.Array, frozen: Torso | None) -> "CEQROutputs":
         features = self.torso(observation)
         shape = (len(observation), self.num_actions)
+        phi = None if frozen is None else to_phi(frozen(observation))
         return CEQROutputs(
             quantiles=self.quantile_head(features).reshape(*shape, self.quantiles),
-            evidence=self.evidence_head(features).reshape(*shape, 4, 2, self.quantiles),
+            evidence=self.evidence_head(features).reshape(*shape, -1, 2, self.quantiles),
+            phi=phi,
+            doubt=None if phi is None or self.doubt_head is None else self.doubt_head(phi),
         )
 
 
 class CEQROutputs(NamedTuple):
     quantiles: jax.Array  # [batch, A, N]
-    evidence: jax.Array  # [batch, A, 4, 2, N]: raw gamma, nu, alpha, beta of the two percentiles
+    evidence: jax.Array  # [batch, A, 4, 2, N]: raw gamma, nu, alpha, beta of the two percentiles; or gamma alone
+    # With conjugate evidence, else None:
+    phi: Any = None  # [batch, P]: features by which it counts
+    doubt: Any = None  # [batch, A]: doubt of what follows, as a standard deviation in units of the prior's
+
+
+class Statistics(NamedTuple):
+    """What is counted; an empty tuple for what is not asked for."""
+
+    share: Any  # [N]: the share of targets in the interval, averaged over the coverage window
+    evidence: Any  # Evidence
+
+
+def _percentiles(evidence: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """gamma_5 and gamma_95, [..., N] each, from raw head outputs [..., 4, 2, N]."""
+    return evidence[..., 0, 0, :], evidence[..., 0, 1, :]
+
+
+def _width(evidence: jax.Array) -> jax.Array:
+    """The mean width of the intervals, [...], from raw head outputs [..., 4, 2, N]."""
+    lower, upper = _percentiles(evidence)
+    return jnp.mean(jnp.abs(upper - lower), axis=-1)
+
+
+def _inside(lower: jax.Array, upper: jax.Array, target: jax.Array) -> jax.Array:
+    return (lower <= target) & (target <= upper)
 
 
 def _nig(evidence: jax.Array) -> losses.NIG:
@@ -106,40 +172,120 @@ class CEQRDQN(ThompsonAgent):
 
     hyper: CEQRDQNHyperparameters
 
+    @property
+    def _conjugate(self) -> bool:
+        return self.hyper.evidence == "conjugate"
+
     def init_params(self, key: jax.Array) -> CEQRNetwork:
         torso_key, heads_key = jax.random.split(key)
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
-        return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles)
+        return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles, self._conjugate)
+
+    def init_frozen(self, params: CEQRNetwork, key: jax.Array) -> Torso | None:
+        """The torso as it is at the start, by which conjugate evidence tells states apart."""
+        return params.torso if self._conjugate else None
+
+    def forward(
+        self, params: CEQRNetwork, frozen: Torso | None, observations: jax.Array, key: jax.Array | None
+    ) -> CEQROutputs:
+        return params(observations, frozen)
+
+    # What it believes.
 
     def beliefs(self, outputs: CEQROutputs, state: AgentState) -> Beliefs:
-        aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
+        if self._conjugate:
+            aleatoric = _width(outputs.evidence)
+            epistemic = jnp.sqrt(self._variance(outputs, state.statistics.evidence))
+        else:
+            aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
         return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric, outputs.quantiles)
 
+    def _variance(self, outputs: CEQROutputs, evidence: Evidence) -> jax.Array:
+        """Of the mean return, [..., A]: what conjugacy says of a state and action, and what follows from there."""
+        prior = self.hyper.prior_scale**2
+        inverse_nu = evidence_of(evidence, outputs.phi)
+        # The noise of nu observations, of which the prior is the first; the others are the interval's.
+        noise = inverse_nu * prior + (1 - inverse_nu) * (_width(outputs.evidence) / NORMAL_WIDTH) ** 2
+        return inverse_nu * noise + prior * jax.nn.relu(outputs.doubt) ** 2
+
     def deviation(self, epistemic: jax.Array) -> jax.Array:
+        if self._conjugate:
+            return self.hyper.lambda_ep * epistemic
         # The paper multiplies lambda_ep by a standard deviation and uses the product as a variance. So do we.
         return jnp.sqrt(self.hyper.lambda_ep * epistemic)
+
+    # What it counts.
+
+    def init_statistics(self, params: CEQRNetwork) -> Statistics:
+        return Statistics(
+            share=jnp.full(self.hyper.quantiles, INTERVAL_COVERAGE) if self.hyper.coverage_window > 1 else (),
+            evidence=nothing_seen(params.torso.features, self.num_actions) if self._conjugate else (),
+        )
+
+    def count_frames(self, state: AgentState, observations: jax.Array, actions: jax.Array) -> Statistics:
+        if not self._conjugate:
+            return state.statistics
+        counted = count(state.statistics.evidence, to_phi(state.frozen(observations)), actions)
+        return state.statistics._replace(evidence=counted)
+
+    def update_statistics(
+        self, state: AgentState, outputs: CEQROutputs, successors: Successors, batch: Batch, frame: jax.Array
+    ) -> Statistics:
+        counted: Statistics = state.statistics
+        if self.hyper.coverage_window > 1:
+            lower, upper = _percentiles(pick(outputs.evidence, batch.action))
+            inside = _inside(lower, upper, self._target(successors, batch)).mean(0, dtype=jnp.float32)
+            counted = counted._replace(share=counted.share + (inside - counted.share) / self.hyper.coverage_window)
+        return counted
+
+    def refresh_statistics(self, state: AgentState) -> Statistics:
+        counted: Statistics = state.statistics
+        if self._conjugate:
+            counted = counted._replace(evidence=refresh(counted.evidence, self.hyper.replay_size))
+        return counted
+
+    # What it learns.
+
+    def _target(self, successors: Successors, batch: Batch) -> jax.Array:
+        following = successors.target.quantiles
+        return quantile_targets(following, following, batch, self.hyper.discount)
 
     def loss(
         self, outputs: CEQROutputs, successors: Successors, batch: Batch, state: AgentState
     ) -> tuple[jax.Array, Metrics]:
         hyper = self.hyper
-        following = successors.target.quantiles
-        target = quantile_targets(following, following, batch, hyper.discount)
-
+        target = self._target(successors, batch)
         theta = pick(outputs.quantiles, batch.action)
-        nig = _nig(pick(outputs.evidence, batch.action))
-        lower, upper = nig.gamma[:, 0], nig.gamma[:, 1]
+        taken = pick(outputs.evidence, batch.action)
+        lower, upper = _percentiles(taken)
+        of_quantiles = hyper.calibration if hyper.calibrate_quantiles else "none"
+        of_interval = hyper.calibration if hyper.calibrate_interval else "none"
+        share = state.statistics.share if hyper.coverage_window > 1 else None
 
         terms = {
             "quantile_huber": losses.quantile_huber(theta, target, hyper.kappa),
-            "calibration": losses.calibration(theta, target, hyper.calibration, hyper.lambda_cal),
-            "evidential": losses.evidential(target, nig, hyper.lambda_reg),
-            "interval": losses.interval_calibration(
-                lower, upper, target, hyper.calibration, hyper.lambda_cal, INTERVAL_COVERAGE
-            ),
+            "calibration": losses.calibration(theta, target, of_quantiles, hyper.lambda_cal),
         }
+        if self._conjugate:
+            terms["doubt"] = self._doubt_loss(outputs, successors.target, batch, state.statistics.evidence)
+        else:
+            nig = _nig(taken)
+            if hyper.location == "calibrated":
+                nig = nig._replace(gamma=jax.lax.stop_gradient(nig.gamma))
+            terms["evidential"] = losses.evidential(target, nig, hyper.lambda_reg)
+        terms["interval"] = losses.interval_calibration(
+            lower, upper, target, of_interval, hyper.lambda_cal, INTERVAL_COVERAGE, share
+        )
         measures = {
-            "coverage": jnp.mean((lower <= target) & (target <= upper)),
+            "coverage": jnp.mean(_inside(lower, upper, target)),
             "quantile_coverage_error": losses.quantile_coverage_error(theta, target),
         }
         return sum(terms.values(), jnp.zeros(())), terms | measures
+
+    def _doubt_loss(self, outputs: CEQROutputs, following: CEQROutputs, batch: Batch, evidence: Evidence) -> jax.Array:
+        """Teaches the doubt of what follows: that of the successor's most promising action, discounted."""
+        variance = self._variance(following, evidence)
+        best = jnp.argmax(following.quantiles.mean(-1) + jnp.sqrt(variance), axis=-1)
+        follows = self.hyper.discount * jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
+        error = pick(outputs.doubt, batch.action) - jnp.where(batch.terminated, 0.0, follows)
+        return 0.5 * jnp.mean(error**2)

@@ -5,7 +5,7 @@ layer is the agent's doubt. Acting keeps dropout on: one mask and one draw of th
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -96,7 +96,9 @@ class DUVN(Agent):
         heads = (Linear(k, body.features, self.num_actions) for k in (mean_key, std_key))
         return GaussianNetwork(body, *heads)
 
-    def forward(self, params: GaussianNetwork, observations: jax.Array, key: jax.Array | None) -> DUVNOutputs:
+    def forward(
+        self, params: GaussianNetwork, frozen: Any, observations: jax.Array, key: jax.Array | None
+    ) -> DUVNOutputs:
         return params(observations, self.hyper.dropout, self.hyper.min_std, key)
 
     def beliefs(self, outputs: DUVNOutputs, state: AgentState) -> Beliefs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 
-from ceqr.agents.base import Agent, Beliefs, Hyperparameters, Memory, Outputs
+from ceqr.agents.base import Agent, AgentState, Beliefs, Hyperparameters, Memory, Outputs
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,17 @@ class ThompsonHyperparameters(Hyperparameters):
     """Weight of the epistemic uncertainty in exploration."""
     lambda_al: float = field(default=0.0, metadata={"least": 0.0})
     """Aversion to risk: weight of the aleatoric uncertainty subtracted from an action's value."""
+    thompson: str = field(default="step", metadata={"choices": ("step", "episode", "optimistic")})
+    """What exploration draws: noise for each action anew every step (the paper's), the same through an episode, or one
+    non-negative number an episode for all actions, which prefers what the agent knows least."""
 
 
 @dataclass(frozen=True)
 class ThompsonAgent(Agent):
-    """An agent that acts on Normal(mean - lambda_al * aleatoric, deviation^2)."""
+    """An agent that acts on mean - lambda_al * aleatoric + deviation * noise, with standard normal noise.
+
+    Its memory is the noise of an episode, unless it is drawn anew every step.
+    """
 
     hyper: ThompsonHyperparameters
 
@@ -33,11 +39,20 @@ class ThompsonAgent(Agent):
         assert beliefs.aleatoric is not None
         return beliefs.mean - self.hyper.lambda_al * beliefs.aleatoric
 
+    def init_memory(self, state: AgentState, key: jax.Array) -> Memory:
+        match self.hyper.thompson:
+            case "episode":
+                return jax.random.normal(key, (self.num_actions,))
+            case "optimistic":
+                return jnp.abs(jax.random.normal(key))
+            case _:
+                return ()
+
     def explore(
         self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
     ) -> jax.Array:
         assert beliefs.epistemic is not None
-        noise = jax.random.normal(key, beliefs.mean.shape)
+        noise = jax.random.normal(key, beliefs.mean.shape) if self.hyper.thompson == "step" else memory
         return jnp.argmax(self._risk_averse(beliefs) + self.deviation(beliefs.epistemic) * noise)
 
     def greedy(self, beliefs: Beliefs) -> jax.Array:

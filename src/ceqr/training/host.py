@@ -100,7 +100,9 @@ class HostPlayer(Player):
 
     def _put_together(self, packed: _Parts) -> tuple[LoopState, Choice]:
         fixed, learned, (rest, choice) = (p.unpack(part) for p, part in zip(self._packings, packed, strict=True))
-        agent = fixed._replace(params=learned.params, optimiser=learned.optimiser, statistics=learned.statistics)
+        agent = rest.agent._replace(
+            params=learned.params, target=fixed.target, optimiser=learned.optimiser, frozen=fixed.frozen
+        )
         return rest._replace(agent=agent), choice
 
     # The programs, each of one group.
@@ -252,8 +254,8 @@ def _take_apart(group: LoopState, choice: Choice) -> _Parts:
     agent, empty = group.agent, AgentState(nothing, nothing, nothing, nothing, nothing)
     return _Parts(
         fixed=empty._replace(target=agent.target, frozen=agent.frozen),
-        learned=empty._replace(params=agent.params, optimiser=agent.optimiser, statistics=agent.statistics),
-        played=(group._replace(agent=nothing), choice),
+        learned=empty._replace(params=agent.params, optimiser=agent.optimiser),
+        played=(group._replace(agent=empty._replace(statistics=agent.statistics)), choice),
     )
 
 

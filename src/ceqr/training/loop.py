@@ -277,9 +277,10 @@ class Loop:
             acting={name: state.tally.acting[name].add(jnp.sum(each)) for name, each in choice.uncertainty.items()},
         )
         sample = jax.vmap(self.replay.sample, in_axes=(None, 0))
+        statistics = self.agent.count_frames(state.agent, state.observation, choice.action)
         return LoopState(
             key=state.key,
-            agent=state.agent,
+            agent=state.agent._replace(statistics=statistics),
             memory=_where(ended, self._new_memory(state.agent, chance.memory), state.memory),
             env=state.env,
             observation=after.observation,

@@ -1,0 +1,163 @@
+"""Conjugate evidence: what it counts is what Bayesian linear regression knows."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from ceqr.agents import evidence
+from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
+from ceqr.agents.evidence import MEMORY, Evidence
+from ceqr.training.loop import Loop
+from ceqr.training.players import make_player
+from tests.agents.programs import jit
+from tests.probes import Grid, join, play
+
+ACTIONS, FEATURES = 3, 7
+FOR_EVER = 10**9
+count = jit(evidence.count)
+inverse_nu = jit(evidence.inverse_nu)
+refresh = jit(lambda seen: evidence.refresh(seen, FOR_EVER))
+
+
+def _seen(phi: np.ndarray, action: np.ndarray) -> Evidence:
+    return refresh(count(evidence.nothing_seen(phi.shape[1] - 1, ACTIONS), phi, action))
+
+
+def _data(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and actions of which the last is never taken."""
+    draw = np.random.default_rng(seed)
+    features = draw.normal(0, 2, (rows, FEATURES)).astype(np.float32)
+    return np.asarray(evidence.to_phi(jnp.asarray(features))), draw.integers(0, ACTIONS - 1, rows)
+
+
+def test_it_is_bayesian_linear_regression_in_closed_form() -> None:
+    """With noise of variance 1 and a standard normal prior, the posterior variance of the mean is 1 / nu."""
+    phi, action = _data(40)
+    new, _ = _data(11, seed=1)
+    expected = []
+    for a in range(ACTIONS):
+        design = phi[action == a].astype(np.float64)
+        covariance = np.linalg.inv(np.eye(phi.shape[1]) + design.T @ design)
+        expected.append(np.einsum("bp,pq,bq->b", new, covariance, new))
+    # Visits fade: 40 frames of 100,000, and so little does the variance grow.
+    np.testing.assert_allclose(inverse_nu(_seen(phi, action), new), np.transpose(expected), rtol=1e-3)
+
+
+@pytest.mark.parametrize("times", [1, 10, 1_000])
+def test_nu_counts_what_is_repeated(times: int) -> None:
+    phi, _ = _data(1)
+    seen = _seen(np.repeat(phi, times, axis=0), np.zeros(times, np.int32))
+    nu = 1 / np.asarray(inverse_nu(seen, phi))[0]
+    fading = np.exp(-times / MEMORY)
+    np.testing.assert_allclose(nu, [1 + fading * times, 1, 1], rtol=1e-4)
+
+
+def test_an_action_never_taken_stays_at_its_prior() -> None:
+    phi, action = _data(200)
+    seen = np.asarray(inverse_nu(_seen(phi, action), phi))
+    np.testing.assert_allclose(seen[:, -1], 1, rtol=1e-5)
+    assert (seen[:, :-1] < 0.3).all()
+
+
+def test_one_frame_at_a_time_is_all_at_once() -> None:
+    phi, action = _data(20)
+    one_by_one = evidence.nothing_seen(FEATURES, ACTIONS)
+    for i in range(20):
+        one_by_one = count(one_by_one, phi[i : i + 1], action[i : i + 1])
+    at_once = count(evidence.nothing_seen(FEATURES, ACTIONS), phi, action)
+    np.testing.assert_allclose(one_by_one.visits, at_once.visits, rtol=1e-5, atol=1e-6)
+    assert float(at_once.fresh) == 20
+
+
+def test_visits_fade_with_the_frames_since() -> None:
+    phi, _ = _data(1)
+    seen = count(evidence.nothing_seen(FEATURES, ACTIONS), phi, np.zeros(1, np.int32))
+    faded = jit(lambda seen: evidence.refresh(seen, 500))(seen._replace(fresh=jnp.float32(500)))
+    np.testing.assert_allclose(faded.visits, np.exp(-1) * np.asarray(seen.visits), rtol=1e-5)
+    assert float(faded.fresh) == 0
+
+
+def test_features_have_length_one_and_many_are_projected() -> None:
+    draw = np.random.default_rng(0)
+    for features in (5, 1_000):
+        rows = draw.normal(size=(4, features)).astype(np.float32)
+        phi = np.asarray(evidence.to_phi(jnp.asarray(rows)))
+        assert phi.shape == (4, evidence.phi_size(features))
+        np.testing.assert_allclose(np.linalg.norm(phi, axis=1), 1, rtol=1e-5)
+    # Projected vectors keep their angles, about.
+    alike = np.asarray(evidence.to_phi(jnp.asarray(np.stack([rows[0], rows[0] + 0.1 * rows[1]]))))
+    assert alike[0] @ alike[1] > 0.95
+    assert abs(phi[0] @ phi[1]) < 0.3
+    # A torso that is silent sees one state everywhere.
+    np.testing.assert_allclose(evidence.to_phi(jnp.zeros((1, 3))), [[0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("size", [1, 32, 33, 100])
+def test_the_root_is_that_of_the_inverse(size: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(2 * size, size))
+    matrix = np.eye(size) + rows.T @ rows
+    root = np.asarray(jit(evidence.inverse_root)(matrix.astype(np.float32)), np.float64)
+    np.testing.assert_allclose(root, np.linalg.inv(np.linalg.cholesky(matrix)), atol=1e-4)
+
+
+def test_a_million_frames_leave_a_sound_matrix() -> None:
+    """In float32, with features that nearly depend on each other, so that most directions are never seen."""
+    size = 17
+
+    @jit
+    def play(frames: Any) -> Evidence:
+        mix = jax.random.normal(jax.random.key(1), (3, size - 1))  # of rank 3, but for the ReLU
+
+        def tick(i: jax.Array, so_far: Evidence) -> Evidence:
+            drawn = jax.random.normal(jax.random.fold_in(jax.random.key(0), i), (1, 3))
+            phi = evidence.to_phi(jax.nn.relu(drawn @ mix) * (jnp.arange(size - 1) < 10))
+            return evidence.count(so_far, phi, i[None] % 2)
+
+        def period(i: jax.Array, so_far: Evidence) -> Evidence:
+            so_far = jax.lax.fori_loop(1_000 * i, 1_000 * i + 1_000, tick, so_far)
+            return evidence.refresh(so_far, FOR_EVER)
+
+        return jax.lax.fori_loop(0, frames // 1_000, period, evidence.nothing_seen(size - 1, 3))
+
+    seen = play(1_000_000)
+    assert np.isfinite(seen.root).all()
+    for visits, root in zip(np.asarray(seen.visits, np.float64), np.asarray(seen.root, np.float64), strict=True):
+        precision = np.eye(size) + visits
+        assert np.linalg.eigvalsh(precision).min() > 0.9  # unseen directions stay at their prior
+        for phi in np.random.default_rng(0).normal(size=(5, size)):
+            assert np.sum((root @ phi) ** 2) == pytest.approx(phi @ np.linalg.solve(precision, phi), rel=0.05)
+
+
+def test_doubt_falls_with_visits_in_a_grid_world() -> None:
+    """Far cells are rarely reached: nu must rank states and actions as the true numbers of visits do."""
+    env = Grid()
+    hyper = CEQRDQNHyperparameters(
+        hidden=(64,), quantiles=5, batch_size=32, replay_size=4_000, learning_starts=200, target_period=100,
+        evidence="conjugate", location="calibrated", lambda_ep=1.0,
+    )  # fmt: skip
+    agent = CEQRDQN(hyper, env.observation_shape, env.num_actions)
+    player = make_player(Loop(agent, env.observation_dtype), env, [0])
+    play(player, 1_500)
+    player.close()
+    state = jax.tree.map(lambda x: x[0], join(player.groups))
+    replay = state.replay
+    slots = np.asarray(replay.slots)[0, : int(replay.newest[0])]
+    cells, actions = np.asarray(replay.observation)[0, slots].argmax(-1), np.asarray(replay.action)[0, slots]
+    visits = np.zeros((env.cells, env.num_actions))
+    np.add.at(visits, (cells, actions), 1)
+    assert visits.sum() == 1_500
+    assert (visits == 0).any()
+
+    everywhere = jnp.eye(env.cells)
+    learned = agent.copy_target(state.agent)
+    outputs = agent.forward(learned.params, learned.frozen, everywhere, None)
+    nu = 1 / np.asarray(evidence.inverse_nu(learned.statistics.evidence, outputs.phi))
+    result: Any = spearmanr(visits.ravel(), nu.ravel())
+    assert result.statistic > 0.9
+    _, beliefs = agent.act_greedily(learned, everywhere)
+    doubt = np.asarray(beliefs.epistemic)
+    assert doubt[visits == 0].min() > np.median(doubt[visits > 0])
