@@ -496,7 +496,7 @@ def test_an_episode_is_explored_by_one_draw(heads: BootstrappedDQN) -> None:
     """Bootstrapped DQN's head is drawn when an episode starts, for each row of a batch, and kept."""
     rng = np.random.default_rng(1)
     states = rng.normal(size=(300, 4)).astype(np.float32)
-    values = jax.jit(heads._agent.forward, static_argnums=2)(heads._learned.state.params, states, None)
+    values = jax.jit(heads._agent.forward, static_argnums=3)(heads._learned.state.params, (), states, None)
     acts = np.asarray(values).argmax(-1)  # [observations, heads]
     telling = np.flatnonzero(acts.min(1) != acts.max(1))[:20]
     assert len(telling) > 5
@@ -669,8 +669,8 @@ def test_a_saved_agent_is_the_same_agent(name: str, tmp_path: Path, request: pyt
 def test_beliefs_may_read_what_an_agent_counts(counter: Counter) -> None:
     _, beliefs = counter.predict(np.eye(4, dtype=np.float32))
     state = counter._learned.state
-    forward = jax.jit(counter._agent.forward, static_argnums=2)
-    features = np.asarray(forward(state.params, np.eye(4, dtype=np.float32), None).features)
+    forward = jax.jit(counter._agent.forward, static_argnums=3)
+    features = np.asarray(forward(state.params, (), np.eye(4, dtype=np.float32), None).features)
     doubt = np.sqrt(np.einsum("bi,ij,bj->b", features, np.asarray(state.statistics.inverse), features))
     np.testing.assert_allclose(beliefs.epistemic, np.stack([doubt, doubt], 1), rtol=1e-4)
     assert (doubt < 0.9 * np.linalg.norm(features, axis=1)).all()  # what it would be if nothing had been counted

@@ -185,7 +185,7 @@ class TestBootstrappedDQN:
         agent = BootstrappedDQN(dataclasses.replace(self.hyper, hidden=hidden), (2,), A)
         params = jax.eval_shape(agent.init_params, jax.random.key(0))
         assert (parameter_count(params.torso), parameter_count(params.heads)) == (shared, 4 * own)
-        assert jax.eval_shape(agent.forward, params, BATCH.observation, None).shape == (B, 4, A)
+        assert jax.eval_shape(agent.forward, params, (), BATCH.observation, None).shape == (B, 4, A)
 
     def test_gradient_into_the_torso_is_scaled_by_the_number_of_heads(self) -> None:
         agent = BootstrappedDQN(dataclasses.replace(self.hyper, hidden=(6, 8)), (2,), A)
