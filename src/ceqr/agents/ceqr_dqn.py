@@ -118,7 +118,7 @@ class CEQRNetwork(eqx.Module):
         self.num_actions = num_actions
         self.quantiles = quantiles
 
-    def __call__(self, observation: jax.Array, frozen: Torso | None) -> "CEQROutputs":
+    def __call__(self, observation: jax.Array, frozen: Torso | None = None) -> "CEQROutputs":
         features = self.torso(observation)
         shape = (len(observation), self.num_actions)
         phi = None if frozen is None else to_phi(frozen(observation))
