@@ -113,14 +113,11 @@ def test_cartpole_is_solved_with_the_defaults_for_vectors() -> None:
     assert best >= 400
 
 
-def test_acrobot_improves_with_the_defaults_for_vectors() -> None:
-    """Every step costs 1 until the tip is up, 500 at most: random play hardly ever gets there.
-
-    Told by the episodes of training: after so few frames the greedy policy, which is deterministic, still gets caught
-    in loops that a little exploration leaves.
-    """
+def test_acrobot_is_solved_with_the_defaults_for_vectors() -> None:
+    """Every step costs 1 until the tip is up, 500 at most: random play hardly ever gets there."""
     agent = ceqr.CEQRDQN("Acrobot-v1", seed=0)
-    agent.learn(20_000)
-    first, last = agent.returns[:5], agent.returns[-20:]
-    assert np.mean(first) < -400
-    assert np.mean(last) > -275
+    best = -500.0
+    while agent.frames < 30_000 and best < -120:
+        agent.learn(6_000)
+        best = agent.evaluate(20).mean()
+    assert best >= -120

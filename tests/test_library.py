@@ -484,11 +484,11 @@ def test_wrong_aversion_to_risk(evidential: CEQRDQN, weight: Any) -> None:
 
 
 def test_exploration_draws_anew() -> None:
-    agent = _made(CEQRDQN, lambda_ep=1e6)
+    agent = _made(CEQRDQN, lambda_ep=1e6, thompson="step")
     draws = np.array([agent.predict(STATES[0], explore=True)[0] for _ in range(40)])
     assert 5 < draws.sum() < 35
     assert len({agent.predict(STATES[0])[0] for _ in range(5)}) == 1
-    again = _made(CEQRDQN, lambda_ep=1e6)
+    again = _made(CEQRDQN, lambda_ep=1e6, thompson="step")
     assert [again.predict(STATES[0], explore=True)[0] for _ in range(40)] == draws.tolist()
 
 
