@@ -105,7 +105,7 @@ def test_every_game_trains(game: str) -> None:
 
 def test_cartpole_is_solved_with_the_defaults_for_vectors() -> None:
     """A random player keeps the pole up for some 20 steps; 500 is the most there is."""
-    agent = ceqr.CEQRDQN("CartPole-v1", seed=0)
+    agent = ceqr.CEQRDQN("gymnax/CartPole-v1", seed=0)
     best = 0.0
     while agent.frames < 60_000 and best < 400:  # it may well be solved earlier
         agent.learn(10_000)
