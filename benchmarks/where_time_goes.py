@@ -43,7 +43,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    config = default_config(options.agent, "quick", options.env)
+    config = default_config(options.agent, "paper", options.env)
     config = dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, hidden=(options.hidden,)))
     player = player_of(dataclasses.replace(config, seeds=options.seeds))
     assert isinstance(player, CompiledPlayer)
