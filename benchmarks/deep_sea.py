@@ -41,10 +41,10 @@ AS_PRINTED = {
 }  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # an agent and its options
     "conjugate": ("ceqr-dqn", REAL_DOUBT),
-    "conjugate, fresh noise": ("ceqr-dqn", REAL_DOUBT | {"thompson": "step"}),
-    "conjugate, one draw": ("ceqr-dqn", REAL_DOUBT | {"thompson": "episode"}),
+    "conjugate-step": ("ceqr-dqn", REAL_DOUBT | {"thompson": "step"}),
+    "conjugate-episode": ("ceqr-dqn", REAL_DOUBT | {"thompson": "episode"}),
     "learned": ("ceqr-dqn", AS_PRINTED),
-    "learned, optimistic": ("ceqr-dqn", AS_PRINTED | {"thompson": "optimistic"}),
+    "learned-optimistic": ("ceqr-dqn", AS_PRINTED | {"thompson": "optimistic"}),
     "ua-dqn": ("ua-dqn", {}),
     "bootstrapped-dqn": ("bootstrapped-dqn", {}),
     "qr-dqn": ("qr-dqn", {}),
@@ -172,6 +172,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
                 medians[n] = statistics.median([int(each) if each else most for each in found])
         axes.plot(list(medians), list(medians.values()), color=colour, label=variant)
     axes.set(xlabel="N, the side of the grid", ylabel="episodes until solved", yscale="log", ylim=(50, 3 * most))
+    axes.set_xticks(sizes)
     axes.set_title(f"DeepSea (crosses: not within {most:,} episodes)")
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
