@@ -3,9 +3,13 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
+
+from ceqr.arrays import ArrayFile
 
 TINY = [
     "--hidden", "16", "--quantiles", "5", "--batch-size", "8", "--replay-size", "300",
@@ -28,3 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def tiny() -> list[str]:
     """Options of `ceqr train` for a run of seconds."""
     return list(TINY)
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all arrays that are read from files from now on."""
+    read: list[int] = []
+    fill = ArrayFile._fill
+
+    def count(self: ArrayFile, array: np.ndarray, *rest: Any) -> None:
+        read.append(array.nbytes)
+        fill(self, array, *rest)
+
+    monkeypatch.setattr(ArrayFile, "_fill", count)
+    return read

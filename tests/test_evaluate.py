@@ -15,7 +15,6 @@ import tests.probe_family  # noqa: F401  makes the chain known by name
 from ceqr.agents import AGENTS
 from ceqr.agents.base import AgentState, Beliefs, Hyperparameters
 from ceqr.agents.dqn import DQN, DQNHyperparameters
-from ceqr.arrays import ArrayFile
 from ceqr.cli import main
 from ceqr.envs.gymnasium import from_env
 from ceqr.evaluate import evaluate, play_episodes
@@ -103,21 +102,13 @@ def test_beliefs_may_read_all_that_an_agent_has_learned(run: Path) -> None:
     assert evaluate(run, 1, 100, quiet=True).to_json()["seeds"][0]["std"] == 0.0
 
 
-def test_no_more_is_read_than_acting_needs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_acting_needs(run: Path, bytes_read: list[int]) -> None:
     """One network a seed: no replay, target network or optimiser."""
-    read: list[int] = []
-    fill = ArrayFile._fill
-
-    def count(self: ArrayFile, array: np.ndarray, *rest: Any) -> None:
-        read.append(array.nbytes)
-        fill(self, array, *rest)
-
-    monkeypatch.setattr(ArrayFile, "_fill", count)
     evaluate(run, 1, 100, quiet=True)
     agent = Leaning(Hyperparameters(hidden=(8,)), (4,), 2)
     state = jax.eval_shape(agent.init, jax.random.key(0))
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state[0], state[3], state[4])))
-    assert sum(read) == 2 * needed
+    assert sum(bytes_read) == 2 * needed
     assert needed < 0.02 * max((run / "checkpoints").glob("*.npz")).stat().st_size
 
 

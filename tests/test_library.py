@@ -18,7 +18,6 @@ import ceqr
 import tests.probe_family  # noqa: F401  makes CHAIN known
 from ceqr import CEQRDQN, DQN, DUVN, QRDQN, UADQN, BootstrappedDQN
 from ceqr.agents import AGENTS
-from ceqr.arrays import ArrayFile
 from ceqr.cli import main
 from ceqr.library import CLASSES, TrainableAgent, _make_env, _predictor
 from ceqr.training.compiled import CompiledPlayer
@@ -356,7 +355,7 @@ def _onward(state: Any) -> Any:
 # Runs.
 
 
-def test_it_is_the_run_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_run_of_the_command_line(tmp_path: Path, bytes_read: list[int]) -> None:
     """The same seed and options give the same agent; an agent of a run can be had as an object, and goes on."""
     run = tmp_path / "run"
     command = ["train", "--env", f"gymnasium/{COUNTING}", "--agent", "dqn", "--seed-start", "3", "--seeds", "2"]
@@ -368,16 +367,9 @@ def test_it_is_the_run_of_the_command_line(tmp_path: Path, monkeypatch: pytest.M
         DQN.from_run(run)
     with pytest.raises(ValueError, match=r"say so with imports="):
         DQN.from_run(run, imports=("tests.probe_family",))
-    read: list[int] = []
-    fill = ArrayFile._fill
-
-    def count(self: ArrayFile, array: np.ndarray, *rest: Any) -> None:
-        read.append(array.nbytes)
-        fill(self, array, *rest)
-
-    monkeypatch.setattr(ArrayFile, "_fill", count)
+    bytes_read.clear()
     agent = DQN.from_run(run, seed=4, imports="tests.probes")
-    assert sum(read) == sum(leaf.nbytes for leaf in jax.tree.leaves(agent._learned.state))  # one seed, no replay
+    assert sum(bytes_read) == sum(leaf.nbytes for leaf in jax.tree.leaves(agent._learned.state))  # one seed, no replay
 
     assert (agent.seed, agent.frames) == (4, 60)
     _same(agent, _host(seed=4).learn(60))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 ORTHOGONAL_GAIN = math.sqrt(2)
 NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride
@@ -276,3 +277,22 @@ def _relu_chain(layers: Sequence[Linear], x: jax.Array) -> jax.Array:
 def parameter_count(params: object) -> int:
     """How many numbers a network learns."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+# Features by which conjugate evidence counts, in control and in regression.
+
+MOST_FEATURES = 256  # above, a random projection to as many keeps the matrices of evidence small
+
+
+def phi_size(features: int) -> int:
+    """How many features count, of so many units of the last hidden layer: at most MOST_FEATURES, and a constant."""
+    return min(features, MOST_FEATURES) + 1
+
+
+def projection(features: int) -> np.ndarray | None:
+    """A fixed random projection [features, MOST_FEATURES], none where there are few features."""
+    if features <= MOST_FEATURES:
+        return None
+    drawn = np.random.RandomState(0).standard_normal((features, MOST_FEATURES))
+    drawn /= np.sqrt(MOST_FEATURES)  # in place: it may be large
+    return drawn

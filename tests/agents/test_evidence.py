@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from ceqr.agents import evidence
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.agents.evidence import MEMORY, Evidence
+from ceqr.networks import phi_size
 from ceqr.training.loop import Loop
 from ceqr.training.players import make_player
 from tests.agents.programs import jit
@@ -86,7 +87,7 @@ def test_features_have_length_one_and_many_are_projected() -> None:
     for features in (5, 1_000):
         rows = draw.normal(size=(4, features)).astype(np.float32)
         phi = np.asarray(evidence.to_phi(jnp.asarray(rows)))
-        assert phi.shape == (4, evidence.phi_size(features))
+        assert phi.shape == (4, phi_size(features))
         np.testing.assert_allclose(np.linalg.norm(phi, axis=1), 1, rtol=1e-5)
     # Projected vectors keep their angles, about.
     alike = np.asarray(evidence.to_phi(jnp.asarray(np.stack([rows[0], rows[0] + 0.1 * rows[1]]))))

@@ -24,12 +24,12 @@ from ceqr.agents.base import (
     Successors,
     pick,
 )
-from ceqr.agents.evidence import Evidence, count, nothing_seen, phi_size, refresh, to_phi
+from ceqr.agents.evidence import Evidence, count, nothing_seen, refresh, to_phi
 from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
 from ceqr.errors import UserError
-from ceqr.networks import Linear, Torso, torso
+from ceqr.networks import Linear, Torso, phi_size, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
 DOUBT_GAIN = 0.1  # of the initial weights: what is not learned yet adds little

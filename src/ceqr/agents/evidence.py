@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+
+from ceqr.networks import phi_size, projection
 
 MEMORY = 100_000  # frames in which visits fade to a third, at the most: float32 cannot add them up for ever
-MOST_FEATURES = 256  # above, a fixed random projection to as many keeps the matrices small
 SILENCE = 1e-3  # stands for the features where none is active
 BLOCK = 32  # rows of a matrix that is factorised column by column
 
@@ -37,16 +37,11 @@ def nothing_seen(features: int, actions: int) -> Evidence:
     return Evidence(zero, jnp.float32(0), zero + jnp.eye(size))
 
 
-def phi_size(features: int) -> int:
-    """P of so many features."""
-    return min(features, MOST_FEATURES) + 1
-
-
 def to_phi(features: jax.Array) -> jax.Array:
     """[..., P], of length 1, from a hidden layer [..., F]."""
-    if features.shape[-1] > MOST_FEATURES:
-        drawn = np.random.RandomState(0).standard_normal((features.shape[-1], MOST_FEATURES))
-        features = features @ jnp.asarray(drawn / MOST_FEATURES**0.5, features.dtype)
+    drawn = projection(features.shape[-1])
+    if drawn is not None:
+        features = features @ jnp.asarray(drawn, features.dtype)
     features = jnp.concatenate([features, jnp.full_like(features[..., :1], SILENCE)], axis=-1)
     return jax.lax.stop_gradient(features / jnp.linalg.norm(features, axis=-1, keepdims=True))
 

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from ceqr.losses import FLOOR, VARIANTS
+from ceqr.networks import phi_size, projection
 from ceqr.progress import Progress
 from ceqr.regression import conformal, evidence, network
 from ceqr.regression.training import Rows, train
@@ -215,7 +216,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         objective = self._objective()
         hidden = tuple(self.hidden)
         parameters = network.initial(rng, rows.x.shape[1], hidden, objective.outputs)
-        size = min(hidden[-1] if hidden else rows.x.shape[1], evidence.MOST_FEATURES) + 1
+        size = phi_size(hidden[-1] if hidden else rows.x.shape[1])
         nu = evidence.mean_nu(float(np.sum(rows.weight)), size)
         batch_size = automatic_batch_size(len(rows.y)) if self.batch_size == "auto" else int(self.batch_size)
         title = type(self).__name__
@@ -248,14 +249,14 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         if self.evidence == "learned":
             return
         width = self.parameters_["head"]["weight"].shape[0]
-        self.projection_ = evidence.projection(width)
+        self.projection_ = projection(width)
 
         def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             for part in self._slices(len(rows.y)):
                 phi = network.features(self.parameters_, rows.x[part], self.activation)
                 yield evidence.phi(phi, self.projection_), rows.weight[part]
 
-        size = min(width, evidence.MOST_FEATURES) + 1
+        size = phi_size(width)
         self.precision_factor_ = evidence.precision_factor(batches(), size)
 
     def _hold_out_for_validation(self, rng: np.random.RandomState, rows: Rows) -> tuple[Rows, Rows | None]:

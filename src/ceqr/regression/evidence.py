@@ -12,17 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from ceqr.networks import MOST_FEATURES
+
 KAPPA = 1.0  # the prior's precision
-MOST_FEATURES = 256  # above, a random projection to as many keeps the factor small
-
-
-def projection(features: int) -> np.ndarray | None:
-    """A fixed random projection [features, MOST_FEATURES], none where there are few features."""
-    if features <= MOST_FEATURES:
-        return None
-    drawn = np.random.RandomState(0).standard_normal((features, MOST_FEATURES))
-    drawn /= np.sqrt(MOST_FEATURES)  # in place: it may be large
-    return drawn
 
 
 def projection_bytes(features: int) -> int:
