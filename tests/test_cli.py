@@ -347,6 +347,7 @@ def test_games_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     options = ["--agent", "dqn", "--hidden", "8", "--batch-size", "4", "--replay-size", "60", "--learning-starts", "20"]
     command = ["train", "--env", "minatar/breakout", "--num-envs", "2", *options, "--frames", "61"]
     assert main([*command, "--log-every", "20", "--out", str(tmp_path / "run")]) == 0
+    assert "on 2 of minatar/breakout" in capsys.readouterr().err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["seeds"][0]["frames"] == 62  # whole steps of both
     assert main(["eval", str(tmp_path / "run"), "--episodes", "2", "--json", "--max-episode-frames", "50"]) == 0

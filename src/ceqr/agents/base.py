@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from ceqr.errors import UserError
+from ceqr.networks import parameter_count
 
 Params = Any  # a network: a callable PyTree of parameters, [batch, *observation] -> outputs
 Outputs = Any  # a PyTree of arrays with a leading batch axis
@@ -223,8 +224,7 @@ class Agent(abc.ABC):
 
     def parameter_count(self) -> int:
         """How many numbers the network learns; nothing is computed."""
-        params = jax.eval_shape(lambda: self.init_params(jax.random.key(0)))
-        return sum(leaf.size for leaf in jax.tree.leaves(params))
+        return parameter_count(jax.eval_shape(lambda: self.init_params(jax.random.key(0))))
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -256,7 +256,6 @@ class Agent(abc.ABC):
 
     def learn(self, state: AgentState, batch: Batch, frame: jax.Array, key: jax.Array) -> tuple[AgentState, Metrics]:
         """One update on one batch."""
-
         successors = self._successors(state, batch)
 
         def objective(params: Params) -> tuple[jax.Array, tuple[Outputs, Metrics]]:

@@ -41,10 +41,9 @@ class Interrupted(Exception):
 def _prepare(config: RunConfig[Any]) -> Player:
     """The player of a run, in a process that does nothing else."""
     env = config.make_env()
-    loop = make_loop(config.agent, config.hyper, env, config.num_envs)
-    if not envs.is_compiled(env) and is_small(loop.agent):
+    if not envs.is_compiled(env) and is_small(make_loop(config.agent, config.hyper, env).agent):
         use_one_thread()
-    return make_player(loop, env, config.seed_numbers)
+    return player_of(config)
 
 
 def player_of(config: RunConfig[Any], learning_starts: int | None = None) -> Player:
@@ -128,8 +127,9 @@ def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
             run.begin(saved.meta["lengths"])
         frame = 0 if saved is None else saved.frame
         say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+        lanes = f"{config.num_envs:,} of " if config.num_envs > 1 else ""
         say(
-            f"Training {config.agent} on {config.describe_env()}, "
+            f"Training {config.agent} on {lanes}{config.describe_env()}, "
             f"frames {frame:,} to {config.frames:,}: {config.seeds} seed(s) from {config.seed_start} on, "
             f"{player.loop.agent.parameter_count():,} parameters each, in {run.path}"
         )
