@@ -103,7 +103,8 @@ def _choose(
     greedy, beliefs = agent.act_greedily(state, observation)
     if not explore:
         return greedy, greedy, beliefs
-    action, _ = agent.act(state, memory, observation, jnp.full(len(observation), frame), keys)
+    draws = jax.vmap(agent.draws)(keys)
+    action, _ = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
     return action, greedy, beliefs
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Draws, Memory, Metrics
 from ceqr.envs.base import EnvState, TimeStep
 from ceqr.replay import LaneReplay, ReplayState
 from ceqr.streams import Stream, lane_keys, stream
@@ -33,9 +33,9 @@ Tree = TypeVar("Tree")
 
 
 class Chance(NamedTuple):
-    """All that is drawn for one tick, but for what an agent and an environment draw from their keys."""
+    """All that is drawn for one tick, but for what an environment and a new memory draw from their keys."""
 
-    act: jax.Array  # keys [lanes]
+    act: Draws  # [lanes]
     env: jax.Array  # keys [lanes]
     memory: jax.Array  # keys [lanes]
     sample: jax.Array  # uint32 [updates of a tick at the most, batch]
@@ -177,9 +177,10 @@ class Loop:
         )
 
     def _empty_tally(self, agent: AgentState, memory: Memory, observation: jax.Array, batch: Batch) -> Tally:
-        frames, keys = jnp.zeros(self.lanes, jnp.int32), jax.random.split(jax.random.key(0), self.lanes)
+        frames, draws = jnp.zeros(self.lanes, jnp.int32), self.chance(jax.random.key(0), jnp.int32(0)).act
         one = jax.tree.map(lambda x: x[0], batch)
-        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, agent, memory, observation, one, frames, keys)
+        inputs = (agent, memory, observation, one, frames, draws)
+        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, *inputs)
         zero, nothing = jnp.int32(0), Sum(jnp.float32(0), jnp.float32(0))
         return Tally(zero, zero, dict.fromkeys(_uncertainties(beliefs), nothing), dict.fromkeys(metrics, nothing))
 
@@ -188,7 +189,12 @@ class Loop:
         frames = frame + jnp.arange(self.lanes)
         keys = jax.vmap(lambda f: jax.random.split(jax.random.fold_in(key, f), 4))(frames)
         sample = jax.vmap(lambda k: jax.random.bits(k, (self.agent.hyper.batch_size,), jnp.uint32))
-        return Chance(act=keys[:, 0], env=keys[:, 1], memory=keys[:, 3], sample=sample(keys[: self.most_updates, 2]))
+        return Chance(
+            act=jax.vmap(self.agent.draws)(keys[:, 0]),
+            env=keys[:, 1],
+            memory=keys[:, 3],
+            sample=sample(keys[: self.most_updates, 2]),
+        )
 
     def begin(self, state: LoopState, observation: jax.Array, key: jax.Array) -> LoopState:
         """The state at the first observations of new episodes; those under way are cut off."""
@@ -253,8 +259,7 @@ class Loop:
     def _update(self, batches: Batch, learned: Learned, frame: jax.Array, chance: Chance, i: Any) -> Learned:
         agent, tally, trouble = learned
         batch = jax.tree.map(lambda x: x[i], batches)
-        forward_key, _ = jax.random.split(chance.act[i])
-        agent, metrics = self.agent.learn(agent, batch, frame + i, forward_key)
+        agent, metrics = self.agent.learn(agent, batch, frame + i, chance.act.forward[i])
         return agent, *_count_update(tally, trouble, metrics, frame + i)
 
     def absorb(
