@@ -104,8 +104,8 @@ def _choose(
     if not explore:
         return greedy, greedy, beliefs
     draws = jax.vmap(agent.draws)(keys)
-    action, _ = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
-    return action, greedy, beliefs
+    chosen = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
+    return chosen.action, greedy, beliefs
 
 
 def _keep(wanted: frozenset[str], **fields: Any) -> Steps:

@@ -32,9 +32,9 @@ class Hazy(CountingAgent):
     def init_memory(self, state: AgentState, key: jax.Array) -> jax.Array:
         return jax.random.normal(key)
 
-    def explore(self, outputs: Any, beliefs: Beliefs, memory: Any, frame: jax.Array, key: jax.Array) -> jax.Array:
+    def explore(self, outputs: Any, beliefs: Beliefs, memory: Any, frame: jax.Array, drawn: Any) -> jax.Array:
         wish = jnp.where(jnp.arange(self.num_actions) == 1, memory + 0.01 * frame % 1, 0.0)
-        return super().explore(outputs, beliefs._replace(mean=beliefs.mean + wish), memory, frame, key)
+        return super().explore(outputs, beliefs._replace(mean=beliefs.mean + wish), memory, frame, drawn)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,14 @@ class Draws(NamedTuple):
     explore: Any  # what `Agent.draw` made of the key to explore with
 
 
+class Choices(NamedTuple):
+    """What an agent chose for a batch of observations, and why."""
+
+    action: jax.Array
+    beliefs: Beliefs
+    seen: Any  # what `Agent.seen` keeps of the outputs
+
+
 class AgentState(NamedTuple):
     """All that learning changes, and what it must remember unchanged."""
 
@@ -208,7 +216,11 @@ class Agent(abc.ABC):
         """What the agent counts, before anything was counted."""
         return ()
 
-    def count_frames(self, state: AgentState, observations: jax.Array, actions: jax.Array) -> Any:
+    def seen(self, outputs: Outputs) -> Any:
+        """What `count_frames` needs of the outputs for a batch of observations."""
+        return ()
+
+    def count_frames(self, state: AgentState, seen: Any, actions: jax.Array) -> Any:
         """The statistics after the frames of a tick: what was seen in each lane, and the actions taken."""
         return state.statistics
 
@@ -261,7 +273,7 @@ class Agent(abc.ABC):
 
     def act(
         self, state: AgentState, memory: Memory, observations: jax.Array, frames: jax.Array, draws: Draws
-    ) -> tuple[jax.Array, Beliefs]:
+    ) -> Choices:
         """Chooses actions for a batch of observations: each has its own memory, frame and draws.
 
         The forward pass, which is one for all of them, has the key of the first.
@@ -294,7 +306,7 @@ class Agent(abc.ABC):
         batch: Batch,
         frames: jax.Array,
         draws: Draws,
-    ) -> tuple[jax.Array, Beliefs, AgentState, Metrics]:
+    ) -> tuple[Choices, AgentState, Metrics]:
         """`act` and `learn` from the same parameters, in one forward pass; the update is that of the first frame.
 
         Reading the weights costs most of a forward pass over so few rows, so the observations to act on ride along
@@ -311,14 +323,13 @@ class Agent(abc.ABC):
             return loss, (acting, learning, metrics)
 
         grads, (acting, learning, metrics) = jax.grad(objective, has_aux=True)(state.params)
-        actions, beliefs = self._explore(state, acting, memory, frames, draws)
-        return actions, beliefs, self._apply(state, grads, learning, successors, batch, frames[0]), metrics
+        choices = self._explore(state, acting, memory, frames, draws)
+        return choices, self._apply(state, grads, learning, successors, batch, frames[0]), metrics
 
-    def _explore(
-        self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, draws: Draws
-    ) -> tuple[jax.Array, Beliefs]:
+    def _explore(self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, draws: Draws) -> Choices:
         beliefs = self.beliefs_of(state, outputs)
-        return jax.vmap(self.explore)(outputs, beliefs, memory, frames, draws.explore), beliefs
+        actions = jax.vmap(self.explore)(outputs, beliefs, memory, frames, draws.explore)
+        return Choices(actions, beliefs, self.seen(outputs))
 
     def _successors(self, state: AgentState, batch: Batch) -> Successors:
         online = self.forward(state.params, state.frozen, batch.successor, None) if self.double else None

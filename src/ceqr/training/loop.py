@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Draws, Memory, Metrics
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Choices, Draws, Memory, Metrics
 from ceqr.envs.base import EnvState, TimeStep
 from ceqr.replay import LaneReplay, ReplayState
 from ceqr.streams import Stream, lane_keys, stream
@@ -49,6 +49,7 @@ class Choice(NamedTuple):
     least_uncertain: jax.Array  # float32: 1 if it was the least uncertain action; NaN if the agent knows none
     value: jax.Array  # float32: of the best action
     uncertainty: dict[str, jax.Array]  # of the chosen action, those that the agent estimates
+    seen: Any  # what the agent counts of the observation
 
 
 class Episode(NamedTuple):
@@ -180,7 +181,7 @@ class Loop:
         frames, draws = jnp.zeros(self.lanes, jnp.int32), self.chance(jax.random.key(0), jnp.int32(0)).act
         one = jax.tree.map(lambda x: x[0], batch)
         inputs = (agent, memory, observation, one, frames, draws)
-        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, *inputs)
+        (_, beliefs, _), _, metrics = jax.eval_shape(self.agent.act_and_learn, *inputs)
         zero, nothing = jnp.int32(0), Sum(jnp.float32(0), jnp.float32(0))
         return Tally(zero, zero, dict.fromkeys(_uncertainties(beliefs), nothing), dict.fromkeys(metrics, nothing))
 
@@ -216,7 +217,7 @@ class Loop:
     def act(self, state: LoopState, frame: jax.Array, chance: Chance) -> Choice:
         """Chooses an action in each lane."""
         frames = frame + jnp.arange(self.lanes)
-        return self._choice(*self.agent.act(state.agent, state.memory, state.observation, frames, chance.act))
+        return self._choice(self.agent.act(state.agent, state.memory, state.observation, frames, chance.act))
 
     def learn(self, state: LoopState, frame: jax.Array, chance: Chance, updates: int) -> LoopState:
         """That many updates of the tick; the i-th has the number and the key of lane i."""
@@ -235,11 +236,11 @@ class Loop:
 
         def update(state: LoopState) -> tuple[Learned, Choice]:
             frames, first = frame + jnp.arange(self.lanes), jax.tree.map(lambda x: x[0], state.batch)
-            action, beliefs, agent, metrics = self.agent.act_and_learn(
+            chosen, agent, metrics = self.agent.act_and_learn(
                 state.agent, state.memory, state.observation, first, frames, chance.act
             )
             counted = _count_update(state.tally, state.trouble, metrics, frame)
-            return (agent, *counted), self._choice(action, beliefs)
+            return (agent, *counted), self._choice(chosen)
 
         def rest(state: LoopState) -> tuple[Learned, Choice]:
             return (state.agent, state.tally, state.trouble), self.act(state, frame, chance)
@@ -282,7 +283,7 @@ class Loop:
             acting={name: state.tally.acting[name].add(jnp.sum(each)) for name, each in choice.uncertainty.items()},
         )
         sample = jax.vmap(self.replay.sample, in_axes=(None, 0))
-        statistics = self.agent.count_frames(state.agent, state.observation, choice.action)
+        statistics = self.agent.count_frames(state.agent, choice.seen, choice.action)
         return LoopState(
             key=state.key,
             agent=state.agent._replace(statistics=statistics),
@@ -296,7 +297,8 @@ class Loop:
             trouble=_look_at(state.trouble, state.observation, after, frame),
         ), finished
 
-    def _choice(self, action: jax.Array, beliefs: Beliefs) -> Choice:
+    def _choice(self, chosen: Choices) -> Choice:
+        action, beliefs, seen = chosen
         greedy = jax.vmap(self.agent.greedy)(beliefs)
         least = jax.vmap(self.agent.least_uncertain)(beliefs)
         return Choice(
@@ -308,6 +310,7 @@ class Loop:
                 name: jnp.take_along_axis(each, action[:, None], axis=1)[:, 0]
                 for name, each in _uncertainties(beliefs).items()
             },
+            seen=seen,
         )
 
 
