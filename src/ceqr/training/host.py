@@ -11,7 +11,6 @@ environment itself is no part of it, so whoever goes on from a saved state begin
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -61,10 +60,9 @@ class HostPlayer(Player):
         one_thread = is_small(loop.agent)
         self._tick = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=(0, 2))
         self._tick_without = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=2)
-        self._act = jit(self._choose)
-        self._draw = jit(lambda key, start: self._chance_packing.pack(self._draw_ahead(key, start)))
+        self._draw = jit(self._packed_draw)
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
-        self._copy_target = jit(partial(jax.lax.map, loop.agent.copy_target), donate_argnums=0)
+        self._renew = jit(self._packed_choice, static_argnums=2, donate_argnums=0)
 
     def init_seed(self, seed: jax.Array) -> LoopState:
         return self.loop.init(seed)
@@ -80,9 +78,6 @@ class HostPlayer(Player):
             jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self._choose, group, 0))
             for group in groups
         ]
-        self._set(groups, choices)
-
-    def _set(self, groups: Sequence[LoopState], choices: Sequence[Choice]) -> None:
         self._parts = [self._pack(*both) for both in zip(groups, choices, strict=True)]
         self._actions = [np.asarray(choice.action)[0] for choice in choices]
 
@@ -100,6 +95,18 @@ class HostPlayer(Player):
 
     def _choose(self, group: LoopState, frame: Any) -> Choice:
         return jax.vmap(lambda state: self.loop.act(state, frame, self.loop.chance(state.key, frame)))(group)
+
+    def _packed_choice(self, parts: _Parts, frame: Any, copy: bool) -> tuple[_Parts, jax.Array]:
+        """What is chosen for the tick of that frame, perhaps after a copy of the target network; and the actions."""
+        group, _ = self._put_together(parts)
+        if copy:  # seed by seed: see `init_group`
+            group = group._replace(agent=jax.lax.map(self.loop.agent.copy_target, group.agent))
+        choice = self._choose(group, frame)
+        return self._pack(group, choice), choice.action
+
+    def _packed_draw(self, played: Any, start: Any) -> Any:
+        group, _ = self._packings.played.unpack(played)
+        return self._chance_packing.pack(self._draw_ahead(group.key, start))
 
     def _draw_ahead(self, key: jax.Array, start: Any) -> tuple[jax.Array, Chance]:
         """What is drawn for some ticks from `start` on, [ticks, 1, ...]."""
@@ -180,7 +187,7 @@ class HostPlayer(Player):
                     rows += self._rows([jax.tree.map(lambda x: x.T, each) for each in finished], frame)
                 frame += self.loop.lanes
                 if self.loop.copy_due(frame):
-                    self._choose_anew(self.groups, frame)
+                    self._choose_anew(frame)
                 if updates not in self._compiled:  # a program was compiled, which says nothing of the speed
                     self._compiled.add(updates)
                     clock, timed_from = time.monotonic(), frame
@@ -196,7 +203,7 @@ class HostPlayer(Player):
         """Learns from and takes in a step of one group, and chooses the next; returns the ends of episodes, packed."""
         if not self._chances or not self._drawn <= frame < self._drawn + DRAWN_AHEAD * self.loop.lanes:
             self._drawn = frame
-            self._chances = [self._draw(group.key, frame) for group in self.groups]
+            self._chances = [self._draw(parts.played, frame) for parts in self._parts]
         fixed, learned, played = self._parts[i]
         program = self._tick if updates else self._tick_without
         changed, played, action, ended = program(learned, fixed, played, after, self._chances[i], frame, updates)
@@ -217,20 +224,20 @@ class HostPlayer(Player):
         except Exception as error:
             raise _Raised from error
         keys = [jax.random.fold_in(stream(seed, Stream.RESETS), frame)[None] for seed in self.seeds]
-        groups = [
+        self.groups = [
             self._begin(group, observation[None], key)
             for group, observation, key in zip(self.groups, first, keys, strict=True)
         ]
-        self._choose_anew(groups, frame)
+        self._choose_anew(frame)
 
-    def _choose_anew(self, groups: Sequence[LoopState], frame: int) -> None:
+    def _choose_anew(self, frame: int) -> None:
         """What is chosen for the tick of that frame, after the copy of the target network that comes before it.
 
         An agent may look at what a copy refreshes. Copying twice, before and after a resume, is the same as once.
         """
-        if self.loop.copy_due(frame):
-            groups = [group._replace(agent=self._copy_target(group.agent)) for group in groups]
-        self._set(groups, [self._act(group, frame) for group in groups])
+        copy = bool(self.loop.copy_due(frame))
+        self._parts, actions = map(list, zip(*(self._renew(each, frame, copy) for each in self._parts), strict=True))
+        self._actions = [np.asarray(each)[0] for each in actions]
 
     def _step(self, lanes: Lanes, actions: np.ndarray) -> TimeStep:
         """One step of one seed's environments: [1, lanes, ...]."""
