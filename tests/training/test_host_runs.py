@@ -24,8 +24,6 @@ from ceqr.training.train import player_of
 from tests.probes import COUNTING, Counting, CountingAgent, join
 from tests.training.conftest import SMALL, assert_equal
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 
 def _counting(out: Path, frames: int, *more: str) -> list[str]:
     run = ["train", "--env", f"gymnasium/{COUNTING}", *SMALL, "--log-every", "50", "--checkpoint-seconds", "0"]

@@ -224,7 +224,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _family(quick_compiler: None) -> Any:
+def _family() -> Any:
     register(Family(prefix="breaking", make=KINDS.__getitem__, compiled=True, about="probes", names=tuple(KINDS)))
     yield
     del FAMILIES["breaking"]
