@@ -20,7 +20,7 @@ from ceqr.training.loop import Loop, LoopState
 from ceqr.training.players import make_loop, make_player
 from tests.probes import PROBE_OPTIONS, NoisyChain, train_probe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("thorough_compiler")]
 
 HYPER = CEQRDQNHyperparameters(**PROBE_OPTIONS, lambda_ep=0.5)  # pyright: ignore[reportArgumentType]
 
