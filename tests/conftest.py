@@ -48,6 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Long ones first, so that workers end together.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def _compile_quickly() -> None:
     """Sets XLA's flags in the environment, where workers and subprocesses find them, too."""
     flags = " ".join(f"--{name}={str(value).lower()}" for name, value in QUICK.items())
