@@ -20,7 +20,8 @@ from ceqr.training.loop import Loop, LoopState
 from ceqr.training.players import make_loop, make_player
 from tests.probes import PROBE_OPTIONS, NoisyChain, go_on, join, train_probe
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("thorough_compiler")]
+pytestmark = pytest.mark.slow
+train_fast = pytest.mark.usefixtures("thorough_compiler")
 
 HYPER = CEQRDQNHyperparameters(**PROBE_OPTIONS, lambda_ep=0.5)  # pyright: ignore[reportArgumentType]
 
@@ -33,6 +34,7 @@ def _first(states: LoopState) -> Any:
     return jax.tree.map(lambda x: x[0], states.agent)
 
 
+@train_fast
 @pytest.mark.parametrize("calibration", ["paper", "none"])
 def test_finds_the_optimum_of_the_noisy_chain(calibration: str) -> None:
     loop = _probe(NoisyChain(), calibration=calibration)
@@ -40,6 +42,7 @@ def test_finds_the_optimum_of_the_noisy_chain(calibration: str) -> None:
     assert np.asarray(loop.agent.act_greedily(state, jnp.eye(4)[:3])[0]).tolist() == [1, 1, 1]
 
 
+@train_fast
 def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
     """Plain quantile regression (kappa 0, no calibration) recovers the quantiles of Normal(1.5, 1), discounted.
 
@@ -57,6 +60,7 @@ def test_learns_the_distribution_of_returns_of_the_noisy_chain() -> None:
     assert np.abs(given_up - 0.5).mean() < 0.15  # no noise: all quantiles in one place
 
 
+@train_fast
 def test_breakout_quick_plays_far_better_than_chance() -> None:
     """Random play scores about 0.5 bricks an episode; within 30,000 frames the preset `quick` several times that."""
     config = default_config("ceqr-dqn", "quick", "minatar/breakout")
@@ -109,6 +113,7 @@ def test_every_game_trains(game: str) -> None:
     assert not np.array_equal(states.agent.params.quantile_head.weight, before.quantile_head.weight)
 
 
+@train_fast
 def test_cartpole_is_solved_with_the_defaults_for_vectors() -> None:
     """A random player keeps the pole up for some 20 steps; 500 is the most there is."""
     agent = ceqr.CEQRDQN("gymnax/CartPole-v1", seed=0)
@@ -119,6 +124,7 @@ def test_cartpole_is_solved_with_the_defaults_for_vectors() -> None:
     assert best >= 400
 
 
+@train_fast
 def test_acrobot_is_solved_with_the_defaults_for_vectors() -> None:
     """Every step costs 1 until the tip is up, 500 at most: random play hardly ever gets there."""
     agent = ceqr.CEQRDQN("Acrobot-v1", seed=0)

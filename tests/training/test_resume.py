@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from ceqr.cli import main
 from ceqr.training import checkpoint
 from ceqr.training import run as run_module
 from tests.conftest import TINY
+from tests.sharing import shared_programs
 
 FRAMES = 1_200  # two dozen chunks, each followed by a checkpoint
 COMPARED = ("episodes.csv", "metrics.csv", "summary.json", "config.json")
@@ -53,6 +55,12 @@ def _assert_same_runs(a: Path, b: Path) -> None:
     for name in COMPARED:
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
     assert _final_state(a) == _final_state(b)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shared_programs() -> Any:
+    with shared_programs():
+        yield
 
 
 @pytest.fixture(scope="module")
