@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ QUICK = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in QUICK.items())
 # What XLA does without them, for programs that run for longer.
 THOROUGH = {
     "xla_backend_optimization_level": 3,
@@ -53,21 +55,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+def pytest_report_header() -> str:
+    reason = "as for a user: this XLA does not know the flags of a quick one"
+    return f"compiler: {'in a hurry' if _in_a_hurry() else reason}"
+
+
+def _in_a_hurry() -> bool:
+    return FLAGS in os.environ.get("XLA_FLAGS", "")
+
+
 def _compile_quickly() -> None:
     """Sets XLA's flags in the environment, where workers and subprocesses find them, too."""
-    flags = " ".join(f"--{name}={str(value).lower()}" for name, value in QUICK.items())
-    flags = f"{flags} {os.environ.get('XLA_FLAGS', '')}".strip()
-    # An XLA that does not know one of them ends the process, so another one tries them.
+    environment = {**os.environ, "XLA_FLAGS": f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}"}
+    # An XLA that does not know one of them ends its process, so let it be another one.
     trial = [sys.executable, "-c", "import jax; jax.devices()"]
-    if subprocess.run(trial, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, check=False).returncode == 0:
-        os.environ["XLA_FLAGS"] = flags
+    if subprocess.run(trial, env=environment, capture_output=True, check=False).returncode == 0:
+        os.environ.update(environment)
+
+
+def jit(function: Callable[..., Any], **options: Any) -> Any:
+    """`jax.jit` that compiles as for a user, for tests of what arithmetic comes out of that."""
+    return jax.jit(function, compiler_options=THOROUGH if _in_a_hurry() else {}, **options)
 
 
 @pytest.fixture
 def thorough_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles our programs as they are compiled for a user, for tests that train for longer than that takes."""
-    options = compilation._compiler_options
-    monkeypatch.setattr(compilation, "_compiler_options", lambda *given: {**options(*given), **THOROUGH})
+    """Compiles our programs as for a user, for tests that train for longer than that takes."""
+    if _in_a_hurry():
+        options = compilation._compiler_options
+        monkeypatch.setattr(compilation, "_compiler_options", lambda *given: {**options(*given), **THOROUGH})
 
 
 @pytest.fixture
