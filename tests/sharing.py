@@ -13,7 +13,7 @@ import pytest
 from ceqr.training.compiled import CompiledPlayer
 from ceqr.training.host import HostPlayer
 
-HOST_PROGRAMS = ("_tick", "_tick_without", "_act", "_draw", "_begin", "_copy_target")
+HOST_PROGRAMS = ("_tick", "_tick_without", "_draw", "_begin", "_renew")
 
 
 @contextmanager
