@@ -10,8 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import betabinom, binom
 
 from ceqr import EvidentialQuantileRegressor
+from ceqr.conformal import least_needed
 from ceqr.regression import conformal
-from ceqr.regression.conformal import hold_out, rows_needed, widening
+from ceqr.regression.conformal import hold_out, widening
 from ceqr.regression.estimator import distinct
 
 
@@ -49,7 +50,7 @@ def test_weights_that_are_not_counts_have_no_scale():
 
 @pytest.mark.parametrize(("coverage", "rows"), [(0.5, 1), (0.9, 9), (0.95, 19), (0.99, 99)])
 def test_rows_needed(coverage: float, rows: int):
-    assert rows_needed(coverage) == rows
+    assert least_needed(coverage) == rows
     zero = np.zeros(rows)
     assert math.isfinite(widening(zero, zero, zero, zero + 1, coverage))
     assert widening(zero[1:], zero[1:], zero[1:], zero[1:] + 1, coverage) == math.inf if rows > 1 else True
