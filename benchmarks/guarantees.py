@@ -284,7 +284,7 @@ def measure_cost(runs: Path) -> None:
         for count in (1, 32):
             seen = np.zeros(4, np.float32) if count == 1 else np.zeros((count, 4), np.float32)
             turns: list[list[float]] = []
-            for _ in range(41):
+            for _ in range(21):
                 turn = []
                 for learned in (without, with_):
                     agent._learned = learned

@@ -100,9 +100,8 @@ class Played(NamedTuple):
 
     def per_episode(self) -> dict[str, np.ndarray]:
         """One number of a kind an episode, what `DriftMonitor` watches: its return, and the mean doubt of its steps."""
-        numbers = {"total": np.add.reduceat(self.reward, self.starts)}
-        if self.doubt is not None:
-            numbers["doubt"] = np.add.reduceat(self.doubt, self.starts) / self.lengths
+        numbers = {} if self.doubt is None else {"doubt": np.add.reduceat(self.doubt, self.starts) / self.lengths}
+        numbers["total"] = np.add.reduceat(self.reward, self.starts)
         return {kind: each.astype(np.float32) for kind, each in numbers.items()}
 
 

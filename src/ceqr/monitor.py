@@ -120,8 +120,8 @@ class DriftMonitor:
         for name, number in numbers.items():
             if not math.isfinite(number):
                 raise ValueError(f"{name} must be a finite number, not {number!r}.")
-        for name, number in numbers.items():
-            seen, new = self._seen[name], float(rounded(number))
+        for name, seen in self._seen.items():
+            new = float(rounded(numbers[name]))
             self._bettors[name].bet(smoothed_p_value(seen, new, self._chance.random()))
             self._seen[name] = np.append(seen, new)
         self.episodes += 1
