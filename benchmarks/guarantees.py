@@ -26,7 +26,7 @@ from ceqr import envs
 from ceqr.calibrate import COVERAGE, EPISODES, LIMIT, Calibration, Played, calibration_of, checksum, play, returns
 from ceqr.cli import main as ceqr
 from ceqr.cli import use_compilation_cache
-from ceqr.conformal import FLOAT32, shares
+from ceqr.conformal import shares
 from ceqr.envs.base import TimeStep
 from ceqr.errors import UserError
 from ceqr.library import DQN, TrainableAgent
@@ -194,7 +194,7 @@ def novelty(subject: Subject, played: Played) -> dict[str, float]:
     p, weight = [], []
     for each in (subject.judged, played):
         assert each.doubt is not None
-        p.append(rarity.of(each.doubt.astype(np.float32), FLOAT32))
+        p.append(rarity.of(each.doubt.astype(np.float32)))
         weight.append(shares(each.lengths))
     label = np.repeat([0, 1], [len(p[0]), len(p[1])])
     same = played is subject.judged
@@ -280,7 +280,9 @@ def measure_cost(runs: Path) -> None:
     print("| agent | rows | uncalibrated | calibrated | ratio |\n|---|---|---|---|---|")
     for name, agent in agents.items():
         agent.calibrate(50, max_episode_frames=1_000)
-        with_, without = agent._learned, agent._learned._replace(calibration=None)
+        with_ = agent._learned
+        agent._publish(with_.state, with_.frames)
+        without = agent._learned
         for count in (1, 32):
             seen = np.zeros(4, np.float32) if count == 1 else np.zeros((count, 4), np.float32)
             turns: list[list[float]] = []

@@ -111,7 +111,7 @@ def test_promises_hold_over_500_calibrations(pool: Played, episodes: int) -> Non
         covered += lower - found.widening <= total[step] <= upper + found.widening
         assert found.rarity is not None
         assert new.doubt is not None
-        p_values.append(found.rarity.of(np.float32(new.doubt[step]), FLOAT32))
+        p_values.append(found.rarity.of(np.float32(new.doubt[step])))
         monitor, numbers = DriftMonitor(found.reference, delta=0.1, seed=i), new.per_episode()
         for j in range(AFTER):
             if monitor.update(**{kind: float(each[j]) for kind, each in numbers.items()}):

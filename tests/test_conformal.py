@@ -24,10 +24,9 @@ def test_by_hand() -> None:
     assert [quantile(scores, weight, c) for c in (0.1, 0.125, 0.3, 0.375, 0.6, 0.7, 0.75)] == [1, 1, 2, 2, 3, 5, 5]
     assert quantile(scores, weight, 0.76) == math.inf
     found = rarity(scores, weight)
-    np.testing.assert_allclose(
-        found.of(np.array([6.0, 5, 4, 3, 2.5, 2, 1, 0]), 0), np.array([2, 3, 3, 5, 5, 7, 8, 8]) / 8
-    )
-    assert found.of(np.float64(5 * (1 + 1e-6)), 1e-5) == 3 / 8  # but for rounding it is 5
+    np.testing.assert_allclose(found.of(np.array([6.0, 5, 4, 3, 2.5, 2, 1, 0])), np.array([2, 3, 3, 5, 5, 7, 8, 8]) / 8)
+    assert rarity(scores, weight, 1e-5).of(5 * (1 + 1e-6)) == 3 / 8  # but for rounding it is 5
+    assert found.of(5 * (1 + 1e-6)) == 2 / 8
     assert [least_needed(c) for c in (0.5, 0.9, 0.99)] == [1, 9, 99]
     np.testing.assert_array_equal(discrepancy(np.zeros(3), np.ones(3), np.array([-2, 0.25, 4])), [2, -0.25, 3])
 
@@ -40,7 +39,7 @@ def test_guarantees_are_exact_on_average_over_the_new_episode(episodes: list[lis
     for i, new in enumerate(episodes):
         scores, weight = _flat(episodes[:i] + episodes[i + 1 :])
         covered.append(np.mean(np.array(new) <= quantile(scores, weight, level)))
-        small.append(np.mean(rarity(scores, weight).of(np.array(new, float), 0) <= level + 1e-9))
+        small.append(np.mean(rarity(scores, weight).of(np.array(new, float)) <= level + 1e-9))
     assert np.mean(covered) >= level - 1e-9
     assert np.mean(small) <= level + 1e-9
 

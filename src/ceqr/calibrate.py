@@ -197,14 +197,14 @@ class Calibration:
         """The mean width of the corrected interval."""
         return max(self.own_width + 2 * self.widening, 0.0)
 
-    def complete(self, beliefs: Beliefs, lower: Any, upper: Any, doubt: Any) -> Beliefs:
-        """The beliefs with what the calibration makes of a judgement."""
-        lower, upper = lower - self.widening, upper + self.widening
+    def tell(self, rows: np.ndarray) -> tuple[Interval, Any]:
+        """Interval and novelty, of one row or several that end in a judgement: lower, upper and doubt."""
+        columns = rows.T
+        lower, upper = columns[-3] - self.widening, columns[-2] + self.widening
         if self.widening < 0:  # an interval tightened to nothing is its middle
             middle = (lower + upper) / 2
             lower, upper = np.minimum(lower, middle), np.maximum(upper, middle)
-        novelty = None if self.rarity is None else self.rarity.of(doubt, FLOAT32)
-        return Beliefs(*beliefs[:4], Interval(lower, upper), novelty)
+        return Interval(lower, upper), None if self.rarity is None else self.rarity.of(columns[-1])
 
     def check(self, state: AgentState, where: object) -> None:
         """Raises `UserError` if it was made for other weights."""
@@ -274,7 +274,7 @@ def calibration_of(played: Played, discount: float, coverage: float, **facts: An
     rounding = FLOAT32 * max(np.max(np.abs(each)) for each in (lower, upper, total))
     found = None
     if played.doubt is not None:
-        found = rarity(played.doubt.astype(np.float32), shares(played.lengths))
+        found = rarity(played.doubt.astype(np.float32), shares(played.lengths), FLOAT32)
         found = Rarity(found.scores, np.nextafter(found.p_values.astype(np.float32), np.float32(1)))
     return Calibration(
         coverage=coverage,

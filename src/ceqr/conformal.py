@@ -7,7 +7,7 @@ of one step.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,20 +51,23 @@ class Rarity(NamedTuple):
     scores: np.ndarray  # [n], ascending
     p_values: np.ndarray  # [n + 1]: of a new score that is above the first i
 
-    def of(self, new: np.ndarray, rounding: float) -> np.ndarray:
+    def of(self, new: Any) -> Any:
         """The p-value of each: the mass of the scores at least as large, with the new one's own.
 
-        For a new thing of the same kind it is at most a with probability at most a. Scores that differ by less than
-        rounding (relative) count as equal, which errs to the safe side.
+        For a new thing of the same kind it is at most a with probability at most a.
         """
-        return self.p_values[self.scores.searchsorted(new - rounding * np.abs(new))]
+        return self.p_values[self.scores.searchsorted(new)]
 
 
-def rarity(scores: np.ndarray, weight: np.ndarray) -> Rarity:
-    """From the scores that were seen, and how much each counts."""
+def rarity(scores: np.ndarray, weight: np.ndarray, rounding: float = 0.0) -> Rarity:
+    """From the scores that were seen, and how much each counts.
+
+    A new score that is larger by no more than rounding (relative) counts as equal, which errs to the safe side.
+    """
     order = np.argsort(scores, kind="stable")
     above = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
-    return Rarity(scores[order], np.minimum((above + 1) / (np.sum(weight) + 1), 1.0))
+    seen = scores[order]
+    return Rarity(seen + rounding * np.abs(seen), np.minimum((above + 1) / (np.sum(weight) + 1), 1.0))
 
 
 def smoothed_p_value(before: np.ndarray, new: float, chance: float) -> float:

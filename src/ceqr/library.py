@@ -29,7 +29,16 @@ import numpy as np
 from ceqr import arrays, envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Agent, AgentState, Beliefs, Hyperparameters
-from ceqr.calibrate import COVERAGE, EPISODES, LIMIT, Calibration, calibrate, check_options, judge, read_calibration
+from ceqr.calibrate import (
+    COVERAGE,
+    EPISODES,
+    LIMIT,
+    Calibration,
+    calibrate,
+    check_options,
+    judge,
+    read_calibration,
+)
 from ceqr.compilation import jit
 from ceqr.config import build, check_memory, default_hyper, fitting_preset, make_env
 from ceqr.envs.observations import ObservationFormat
@@ -72,7 +81,7 @@ class _Learned(NamedTuple):
     # Without what learning alone needs. Taken apart once, not in every prediction: that would take longer than the
     # network.
     leaves: tuple[Any, ...]
-    calibration: Calibration | None = None  # of just these weights
+    calibration: Calibration | None  # of just these weights
 
 
 class _Saved(NamedTuple):
@@ -292,16 +301,16 @@ class TrainableAgent:
         batch, single = self._observations.read(observation)
         risk = self._own_risk if lambda_al is None else self._risk(lambda_al, explore)
         learned = self._learned
-        calibration = learned.calibration
         if explore:
             told = self._explore(learned, batch, risk, episode_start)
         else:
             told = self._program(False, learned, batch)(learned.leaves, batch, risk)
         rows = np.array(told)  # a copy, which is the caller's
         rows = rows[0] if single else rows
-        beliefs = Beliefs(*[None if place is None else place.of(rows) for place in self._layout])
-        if calibration is not None:
-            beliefs = calibration.complete(beliefs, rows[..., -3], rows[..., -2], rows[..., -1])
+        known: list[Any] = [None if place is None else place.of(rows) for place in self._layout]
+        if learned.calibration is not None:
+            known[-2:] = learned.calibration.tell(rows)
+        beliefs = Beliefs(*known)
         if single:
             return int(rows[0]) + self._first_action, beliefs
         return rows[:, 0].astype(np.int64) + self._first_action, beliefs
@@ -403,7 +412,7 @@ class TrainableAgent:
             with Progress("calibrating", episodes, unit="episodes", quiet=not progress_bar) as progress:
                 options = (self._agent, learned.state, env, seed, episodes, float(coverage), limit)
                 found = calibrate(*options, world=self.seed, report=lambda over: progress.update(over, ""))
-            self._learned = learned._replace(calibration=found)
+            self._publish(learned.state, learned.frames, found)
         return self
 
     def monitor(self, delta: float = 0.01, seed: int = 0) -> DriftMonitor:
@@ -611,7 +620,7 @@ def _initialiser(agent: Agent) -> Any:
 # then beliefs end to end). Handing over one array each way takes less time than a small network's arithmetic.
 
 
-def _averse(agent: Agent, beliefs: Beliefs, lambda_al: jax.Array) -> Beliefs:
+def _averse(beliefs: Beliefs, lambda_al: jax.Array) -> Beliefs:
     if beliefs.aleatoric is None:
         return beliefs
     return beliefs._replace(mean=beliefs.mean - lambda_al * beliefs.aleatoric)
@@ -625,11 +634,11 @@ def _neutral(agent: Agent) -> Agent:
 
 
 def _pack(agent: Agent, actions: jax.Array, beliefs: Beliefs, coverage: float | None) -> jax.Array:
-    """Last, for a calibrated agent, come three numbers: its judgement of the action of its own greedy policy."""
+    """Last, for a calibrated agent, come its own bounds of the action of its greedy policy, and the doubt about it."""
     parts = [actions.astype(jnp.float32), *jax.tree.leaves(beliefs)]
     if coverage is not None:
         lower, upper, doubt = judge(beliefs, jax.vmap(agent.greedy)(beliefs), coverage)
-        parts += [lower, upper, jnp.zeros_like(lower) if doubt is None else doubt]
+        parts += [lower, upper, lower if doubt is None else doubt]
     return jnp.concatenate([part.reshape(len(actions), -1) for part in parts], axis=1)
 
 
@@ -685,7 +694,7 @@ def _predictor(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
     def predict(leaves: Any, observations: jax.Array, lambda_al: jax.Array) -> jax.Array:
         state = jax.tree.unflatten(tree, leaves)
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
-        return _pack(own, jax.vmap(agent.greedy)(_averse(agent, beliefs, lambda_al)), beliefs, coverage)
+        return _pack(own, jax.vmap(agent.greedy)(_averse(beliefs, lambda_al)), beliefs, coverage)
 
     return jit(predict)
 
@@ -708,7 +717,7 @@ def _explorer(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
         outputs = agent.forward(state.params, state.frozen, observations, forward_key)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
-            outputs, _averse(agent, beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
+            outputs, _averse(beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
         )
         return _pack(own, actions, beliefs, coverage), memory
 

@@ -29,9 +29,9 @@ def widening(lower: np.ndarray, upper: np.ndarray, y: np.ndarray, weight: np.nda
     return quantile(discrepancy(lower, upper, y), _in_rows(weight), coverage)
 
 
-def rarity_of_rows(scores: np.ndarray, weight: np.ndarray) -> Rarity:
+def rarity_of_rows(scores: np.ndarray, weight: np.ndarray, rounding: float) -> Rarity:
     """How rare a score is among those of rows that the model has not seen; weights are as for `widening`."""
-    return rarity(scores, _in_rows(weight))
+    return rarity(scores, _in_rows(weight), rounding)
 
 
 def _in_rows(weight: np.ndarray) -> np.ndarray:

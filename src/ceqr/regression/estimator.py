@@ -223,7 +223,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         X = self._checked(X)
         if self.rarity_ is None:
             raise ValueError("predict_novelty needs rows that were held out: fit with conformal=True.")
-        return self.rarity_.of(self._epistemic(X), ROUNDING)
+        return self.rarity_.of(self._epistemic(X))
 
     # -----------------------------------------------------------------------------------------------------
     # The parts of fit.
@@ -308,7 +308,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         return float(conformal.widening(lower, upper, held.y, held.weight, self.coverage) + rounding)
 
     def _rarity(self, held: Rows) -> Rarity:
-        return conformal.rarity_of_rows(self._epistemic(held.x), held.weight)
+        return conformal.rarity_of_rows(self._epistemic(held.x), held.weight, ROUNDING)
 
     # -----------------------------------------------------------------------------------------------------
     # Prediction.
