@@ -44,10 +44,13 @@ VARIANTS: dict[str, list[str]] = {
     "ua-dqn": ["--agent", "ua-dqn"],
     "bootstrapped-dqn": ["--agent", "bootstrapped-dqn"],
 }
-GAMES: dict[str, list[str]] = {
+RUNS: dict[str, list[str]] = {
     "cartpole": ["--env", "gymnax/CartPole-v1", "--frames", "30000"],
     "breakout": ["--env", "minatar/breakout", "--preset", "quick"],
 }
+# Without sticky actions a greedy agent plays but two different episodes of Breakout, by the side from which the ball
+# comes. So the same agents are also calibrated in the world with them, as if that were their home.
+GAMES: dict[str, str] = {"cartpole": "cartpole", "breakout": "breakout", "sticky breakout": "breakout"}
 FIELDS: tuple[str, ...] = (
     "game", "variant", "change", "mean_return", "coverage_before", "width_before", "coverage", "width", "strange",
     "auroc", "alarms", "episodes_to_alarm",
@@ -91,10 +94,15 @@ def changes(game: str) -> dict[str, Any]:
             "pole twice as long": make("gymnax/CartPole-v1", length=1.0, polemass_length=0.1),
             "noise 0.05 on what is seen": Noisy(make("gymnax/CartPole-v1"), 0.05),
         }
-    return {
-        "sticky actions": envs.make("minatar/breakout", protocol="standard"),
-        "1 % of the cells flipped": Noisy(envs.make("minatar/breakout"), 0.01),
-    }
+    paper, sticky = (envs.make("minatar/breakout", protocol=protocol) for protocol in ("paper", "standard"))
+    if game == "breakout":
+        return {"sticky actions": sticky, "1 % of the cells flipped": Noisy(paper, 0.01)}
+    return {"no sticky actions": paper, "1 % of the cells flipped": Noisy(sticky, 0.01)}
+
+
+def home(game: str, own: Any) -> Any:
+    """The world in which an agent is calibrated."""
+    return envs.make("minatar/breakout", protocol="standard") if game == "sticky breakout" else own
 
 
 @dataclass(frozen=True)
@@ -126,14 +134,13 @@ def main(options: Options) -> None:
         if game not in GAMES:
             raise UserError(f"--only knows {', '.join(GAMES)}, not {game!r}.")
         for variant in VARIANTS:
-            path = options.runs / f"{game}-{variant}"
+            path = options.runs / f"{GAMES[game]}-{variant}"
             wanted = ["none", *changes(game)]
             done = {r["change"] for r in read(table) if (r["game"], r["variant"]) == (game, variant)}
             if not set(wanted) - done:
                 continue
-            if not (path / "config.json").exists() and ceqr(
-                ["train", *GAMES[game], *VARIANTS[variant], "--out", str(path)]
-            ):
+            train = ["train", *RUNS[GAMES[game]], *VARIANTS[variant], "--out", str(path)]
+            if not (path / "config.json").exists() and ceqr(train):
                 raise UserError(f"{path} could not be trained.")
             for row in rows(game, path, [change for change in wanted if change not in done]):
                 write(table, {"game": game, "variant": variant, **row})
@@ -143,11 +150,11 @@ def main(options: Options) -> None:
 def rows(game: str, path: Path, wanted: list[str]) -> Iterator[dict[str, Any]]:
     """What one agent is worth, in each world."""
     agent: Any = TrainableAgent.from_run(path)
-    options = (agent._agent, agent._learned.state)
+    options, env = (agent._agent, agent._learned.state), home(game, agent._env)
     print(f"{path}: playing {EPISODES + JUDGED:,} episodes", flush=True)
-    before = play(*options, agent._env, 0, EPISODES, COVERAGE, world=agent.seed)
-    judged = play(*options, agent._env, 0, JUDGED, COVERAGE, world=agent.seed, which=Stream.EVALUATION)
-    facts = {"limit": LIMIT, "seed": 0, "env": agent._env.name, "weights": checksum(agent._learned.state)}
+    before = play(*options, env, 0, EPISODES, COVERAGE, world=agent.seed)
+    judged = play(*options, env, 0, JUDGED, COVERAGE, world=agent.seed, which=Stream.EVALUATION)
+    facts = {"limit": LIMIT, "seed": 0, "env": env.name, "weights": checksum(agent._learned.state)}
     calibration = calibration_of(before, agent.hyperparameters.discount, COVERAGE, **facts)
     subject = Subject(agent, calibration, before, judged)
     for change in wanted:
@@ -157,7 +164,7 @@ def rows(game: str, path: Path, wanted: list[str]) -> Iterator[dict[str, Any]]:
             played = play(
                 *options, changes(game)[change], 0, CHANGED, COVERAGE, world=agent.seed, which=Stream.MONITORING
             )
-        alarms = watch(subject, None if change == "none" else played, f"{path}, {change}")
+        alarms = watch(subject, None if change == "none" else played, f"{path}, {game}, {change}")
         found = [each for each in alarms if each is not None]
         yield {
             "change": change,

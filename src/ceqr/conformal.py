@@ -74,6 +74,6 @@ def smoothed_p_value(before: np.ndarray, new: float, chance: float) -> float:
     """The p-value of a number among all before it and itself; ties are broken by `chance`, uniform on [0, 1].
 
     In a sequence of exchangeable numbers, each of them asked for among those before it, these are independent and
-    uniform (Vovk, Gammerman and Shafer, 2005, theorem 8.2). Among a fixed set they would not be.
+    uniform (Vovk, Nouretdinov and Gammerman, 2003). Among a fixed set they would not be.
     """
     return float((np.sum(before > new) + chance * (np.sum(before == new) + 1)) / (len(before) + 1))

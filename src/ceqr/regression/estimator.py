@@ -89,8 +89,8 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         Cholesky factor of the conjugate evidence's precision matrix.
     conformal_widening_ : float
         How far `conformal` moved both bounds outwards (negative: inwards), in units of y; 0 without it.
-    rarity_ : Rarity or None
-        How rare the held-out rows say that an epistemic uncertainty is; None without `conformal`.
+    rarity_ : tuple of two ndarrays, or None
+        The epistemic uncertainties of the rows held out by `conformal`, ascending, and p-values; None without it.
     n_iter_ : int
         Epochs trained.
     best_epoch_ : int
@@ -188,7 +188,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         self._train(rng, learning, watched)
         self._count_evidence(kept)
         self.conformal_widening_ = 0.0 if calibrating is None else self._widening(calibrating)
-        self.rarity_ = None if calibrating is None else self._rarity(calibrating)
+        self.rarity_ = None if calibrating is None else tuple(self._rarity(calibrating))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -223,7 +223,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         X = self._checked(X)
         if self.rarity_ is None:
             raise ValueError("predict_novelty needs rows that were held out: fit with conformal=True.")
-        return self.rarity_.of(self._epistemic(X))
+        return Rarity(*self.rarity_).of(self._epistemic(X))
 
     # -----------------------------------------------------------------------------------------------------
     # The parts of fit.
