@@ -48,6 +48,7 @@ def test_a_change_is_noticed_soon_in_either_direction_early_or_late() -> None:
         assert monitor.capital == max(monitor.capitals.values()) >= 100 > monitor.capitals["total"]
         for _ in range(500):  # it stays one, and no number overflows
             assert monitor.update(doubt=rng.normal() + 1e6, total=1e30)
+        assert monitor.alarmed_at is not None
         assert monitor.alarmed_at < monitor.episodes
         assert math.isfinite(monitor.capital)
 

@@ -10,6 +10,7 @@ calibration belongs to one set of weights, whose checksum it knows.
 import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -355,6 +356,8 @@ def calibrate_run(
     target = file_of(path, frame)
     if target.exists():
         raise UserError(f"{target} is there already; move or delete it to calibrate this run anew.")
+    if not os.access(path, os.W_OK):
+        raise UserError(f"Cannot write to {path}: Permission denied; copy the run to where you may write.")
     env = config.make_env()
     agent = make_loop(config.agent, config.hyper, env).agent
     found: dict[int, Calibration] = {}
