@@ -223,19 +223,22 @@ class Calibration:
         steps = 0 if self.rarity is None else len(self.rarity.scores)
         return {**plain, "kinds": list(self.reference), "steps": steps}
 
+    @staticmethod
+    def tree_like(values: Any, path: Path) -> dict[str, Any]:
+        """What `to_tree` gave, without its numbers, from what `to_json` gave; `UserError` if a file has it otherwise."""
+        with _damaged_otherwise(path):
+            steps, episodes = values["steps"], values["episodes"]
+            rare: Any = Rarity(_float32(steps), _float32(steps + 1)) if steps else None
+            return {"reference": {str(kind): _float32(episodes) for kind in values["kinds"]}, "rarity": rare}
+
     @classmethod
-    def read(cls, file: arrays.ArrayFile, values: Any, prefix: str) -> "Calibration":
-        """From a file, with what `to_json` gave; `UserError` if that is not what it says."""
-        with _damaged_otherwise(file.path):
-            plain = dict(values)
-            kinds, steps, episodes = plain.pop("kinds"), plain.pop("steps"), plain["episodes"]
-            like: Any = {
-                "reference": {str(kind): _float32(episodes) for kind in kinds},
-                "rarity": Rarity(_float32(steps), _float32(steps + 1)) if steps else None,
-            }
-            tree = jax.tree.map(np.asarray, file.read(like, prefix=prefix))
-            made = build(cls, plain | tree)
-            if not (0 < made.coverage < 1 and math.isfinite(made.widening) and least_needed(made.coverage) <= episodes):
+    def of(cls, tree: dict[str, Any], values: Any, path: Path) -> "Calibration":
+        """From what `to_tree` and `to_json` gave; `UserError` if a file has it otherwise."""
+        with _damaged_otherwise(path):
+            plain = {name: value for name, value in values.items() if name not in ("kinds", "steps")}
+            made = build(cls, plain | jax.tree.map(np.asarray, tree))
+            possible = 0 < made.coverage < 1 and math.isfinite(made.widening)
+            if not possible or made.episodes < least_needed(made.coverage):
                 raise ValueError("No calibration has such numbers.")
         return made
 
@@ -389,6 +392,7 @@ def read_calibration(run: Path, frame: int, seed: int, state: AgentState) -> Cal
             raise UserError(f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT}).")
         with _damaged_otherwise(path):
             values = file.meta["seeds"][str(seed)]
-        found = Calibration.read(file, values, str(seed))
+        tree = file.read(Calibration.tree_like(values, path), prefix=str(seed))
+        found = Calibration.of(tree, values, path)
     found.check(state, path)
     return found

@@ -466,13 +466,13 @@ class TrainableAgent:
         """
         path = Path(path)
         with _as_value_errors():
-            with arrays.ArrayFile(path) as file:
-                meta = file.meta
-                agent, frames, like = _class_for(cls, meta.get("agent"))._from_meta(path, meta)
-                values = meta.get("calibration")
-                calibration = Calibration.read(file, values, "calibration") if values else None
-                file.check(_Saved(*like, calibration=calibration.to_tree() if calibration else ()))
-                state = file.read(like)
+            meta = arrays.load_meta(path)
+            agent, frames, like = _class_for(cls, meta.get("agent"))._from_meta(path, meta)
+            values = meta.get("calibration")
+            kept = Calibration.tree_like(values, path) if values else ()
+            saved, _ = arrays.load_file(path, _Saved(*like, calibration=kept))
+            state = AgentState(*saved[:-1])
+            calibration = Calibration.of(saved.calibration, values, path) if values else None
             if calibration is not None:
                 calibration.check(state, path)
             agent._publish(state, frames, calibration)
