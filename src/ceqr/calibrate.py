@@ -225,7 +225,7 @@ class Calibration:
 
     @staticmethod
     def tree_like(values: Any, path: Path) -> dict[str, Any]:
-        """What `to_tree` gave, without its numbers, from what `to_json` gave; `UserError` if a file has it otherwise."""
+        """The form of what `to_tree` gave, from what `to_json` gave; `UserError` if a file has it otherwise."""
         with _damaged_otherwise(path):
             steps, episodes = values["steps"], values["episodes"]
             rare: Any = Rarity(_float32(steps), _float32(steps + 1)) if steps else None
