@@ -687,7 +687,7 @@ def _no_memory(agent: Agent, rows: int) -> Any:
 
 
 @cache
-def _predictor(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
+def _predictor(agent: Agent, tree: Any, coverage: float | None) -> Any:
     """Greedy actions and beliefs; with what a calibration of that coverage asks for."""
     own, agent = agent, _neutral(agent)
 
@@ -700,7 +700,7 @@ def _predictor(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
 
 
 @cache
-def _explorer(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
+def _explorer(agent: Agent, tree: Any, coverage: float | None) -> Any:
     """Exploring actions and beliefs, and what was drawn for the episodes; else as `_predictor`."""
     own, agent = agent, _neutral(agent)
 
