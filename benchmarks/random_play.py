@@ -56,7 +56,9 @@ def main() -> None:
         for protocol in PROTOCOLS:
             returns = random_returns(envs.make(f"minatar/{game}", protocol=protocol))
             error = returns.std(ddof=1) / np.sqrt(EPISODES)
-            print(f"minatar/{game},{protocol},{EPISODES},{returns.mean():.4f},{error:.4f},{returns.max():g}", flush=True)
+            print(
+                f"minatar/{game},{protocol},{EPISODES},{returns.mean():.4f},{error:.4f},{returns.max():g}", flush=True
+            )
             print(f"{game}, {protocol}: {returns.mean():.3f} ± {error:.3f}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `ceqr train | resume | eval | plot | regress | bench`.
+"""The command line: `ceqr train | resume | eval | plot | report | regress | bench`.
 
 Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
 command that needs it, so that help and most mistakes are answered at once.
@@ -71,6 +71,30 @@ class PlotArgs:
     """Run directory."""
     out: OptionalPath = None
     """Picture to write; learning_curve.png in the run directory unless given."""
+
+
+@dataclass(frozen=True)
+class ReportArgs:
+    """Compare many runs: curves, scores, aggregates and uncertainties as one page, with pictures and tables beside it."""
+
+    paths: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH...")] = ()
+    """Run directories, or directories that hold some at any depth, such as a sweep's."""
+    out: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("report")
+    """Directory to create: index.html, figures/ and tables/."""
+    frames: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Report the first so many frames of each run: compares runs of different lengths, and those still under way."""
+    across_capacity: bool = False
+    """Show agents with networks of different sizes in one panel, as the paper's Figure 3 does; they are kept apart
+    otherwise."""
+    scales: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv")] = None
+    """What is 0 and what is 1 in normalised scores: a CSV file with the columns env, random and reference. MinAtar's
+    games have both."""
+    resamples: int = 2_000
+    """Bootstrap resamples of each interval."""
+    imports: Imports = ()
+    """Modules to import first: what an agent of your own needs."""
+    quiet: bool = False
+    """Print nothing but errors."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +279,27 @@ def plot(argv: Sequence[str]) -> int:
     return 0
 
 
+def report(argv: Sequence[str]) -> int:
+    args = _parse(ReportArgs, "report", argv)
+    _import(args.imports)
+    if not args.paths:
+        raise UserError("Which runs? Name run directories, or directories that hold some: ceqr report runs/.")
+    from ceqr.experiments import report
+    from ceqr.experiments.references import read_scales
+
+    if not report.LEAST_RESAMPLES <= args.resamples <= 1_000_000:
+        raise UserError(f"--resamples must be from {report.LEAST_RESAMPLES} to 1,000,000, not {args.resamples:,}.")
+    scales = read_scales(args.scales) if args.scales else {}
+    with _new_folder(args.out):
+        records = report.read(args.paths, args.frames, args.quiet)
+        written = report.write(records, args.out, scales, args.across_capacity, args.resamples, args.quiet)
+    if not args.quiet:
+        for note in written.notes:
+            print(f"Note: {note}", file=sys.stderr)
+        print(f"{written.page}: {written.used:,} of {written.runs:,} runs")
+    return 0
+
+
 def regress(argv: Sequence[str]) -> int:
     args = _parse(RegressArgs, "regress", argv)
     _check_regress(args)
@@ -404,6 +449,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "resume": (resume, "go on with a run, or extend it"),
     "eval": (evaluate, "play greedy episodes with a trained run"),
     "plot": (plot, "draw a run's learning curves"),
+    "report": (report, "compare many runs: a page, pictures and tables"),
     "regress": (regress, "fit the regressor to a table, or to the paper's example"),
     "bench": (bench, "measure the training loop against its bare arithmetic"),
 }

@@ -1,8 +1,9 @@
 """What runs are set beside: random play, the paper's scores, and the curves that UA-DQN's authors published.
 
-The numbers lie in data/, each file with its source in data/README.md. Scores are normalised so that random play (measured
-under the run's own protocol) is 0 and UA-DQN, as its authors published it at 2.5 million frames, is 1. The paper's own
-scores would make no such scale: they are the best single episodes of 25 seeds, and no mean comes near them.
+The numbers lie in data/, each file with its source in data/README.md. Scores are normalised so that random play
+(measured under the run's own protocol) is 0 and UA-DQN, as its authors published it at 2.5 million frames, is 1. The
+paper's own scores would make no such scale: they are the best single episodes of 25 seeds, and no mean comes near
+them.
 """
 
 import csv

@@ -216,7 +216,9 @@ def _read_summary(path: Path) -> dict[int, dict[str, Any]]:
     """What summary.json says of each seed; empty where there is none yet."""
     try:
         content = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        return {row["seed"]: {"frames": int(row["frames"]), "episodes": int(row["episodes"])} for row in content["seeds"]}
+        return {
+            row["seed"]: {"frames": int(row["frames"]), "episodes": int(row["episodes"])} for row in content["seeds"]
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

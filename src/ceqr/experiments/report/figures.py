@@ -261,7 +261,13 @@ def published_figure(results: Results) -> Figure | None:
     panels, agents = [], list(dict.fromkeys(curve.agent for curve in references.published()))
     for env in games:
         lines = [
-            Line(curve.agent, agents.index(curve.agent), np.array(curve.frames, float), np.array(curve.scores), marked=True)
+            Line(
+                curve.agent,
+                agents.index(curve.agent),
+                np.array(curve.frames, float),
+                np.array(curve.scores),
+                marked=True,
+            )
             for curve in references.published()
             if f"minatar/{curve.game}" == env
         ]

@@ -53,7 +53,8 @@ def _draw(figure: Figure) -> Any:
     drawn.suptitle(figure.title, parse_math=False)
     if figure.legend:
         handles = [
-            plt.Line2D([], [], color=_colour(style), linestyle=_dash(style), linewidth=1.8) for _, style in figure.legend
+            plt.Line2D([], [], color=_colour(style), linestyle=_dash(style), linewidth=1.8)
+            for _, style in figure.legend
         ]
         labels = [label.replace("$", r"\$") for label, _ in figure.legend]
         drawn.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
