@@ -75,7 +75,7 @@ class PlotArgs:
 
 @dataclass(frozen=True)
 class ReportArgs:
-    """Compare many runs: curves, scores, aggregates and uncertainties as one page, with pictures and tables beside it."""
+    """Compare many runs: curves, scores, aggregates and uncertainties on one page, with pictures and tables."""
 
     paths: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH...")] = ()
     """Run directories, or directories that hold some at any depth, such as a sweep's."""

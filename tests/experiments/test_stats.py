@@ -1,4 +1,4 @@
-"""Statistics against closed forms, SciPy and rliable: equal where nothing is drawn, within Monte Carlo error where not."""
+"""Statistics against closed forms, SciPy and rliable: equal but for what is drawn, and that within Monte Carlo error."""
 
 import warnings
 from types import ModuleType

@@ -1,9 +1,9 @@
 """Reading many runs fast: each is found by its config.json and boiled down to what a report needs of it.
 
 A run of 2.5 million frames has some 100,000 episodes, and there may be hundreds of runs, so tables are read by polars
-(docs/how-to-report.md has the measurement that chose it), one run at a time, and no run's rows outlive its summary. What
-polars does not take goes to the plain reader of `ceqr.runs`, which says what is wrong in which line. A run that cannot
-be used is still a `RunRecord`, with the reason.
+(docs/how-to-report.md has the measurement that chose it), one run at a time, and no run's rows outlive its summary.
+What polars does not take goes to the plain reader of `ceqr.runs`, which says what is wrong in which line. A run that
+cannot be used is still a `RunRecord`, with the reason.
 """
 
 import json

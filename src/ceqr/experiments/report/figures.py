@@ -1,7 +1,7 @@
-"""What the figures of a report show, apart from how they are drawn: `svg` draws them for the page, `picture` for papers.
+"""What the figures of a report show, not how: `svg` draws them for the page, `picture` for papers.
 
-There are two kinds of panel: lines over frames (or over a threshold) with bands, and estimates with intervals, one below
-the other. A line's style is a number, the same for an algorithm in every figure.
+There are two kinds of panel: lines over frames (or over a threshold) with bands, and estimates with intervals, one
+below the other. A line's style is a number, the same for an algorithm in every figure.
 """
 
 import re
@@ -104,13 +104,17 @@ class Quantity:
     goal: float | None = None
 
 
-SEEDS = f"Lines are means over seeds, bands 95 % intervals of the mean (Student's t); with fewer than {BAND_SEEDS} seeds, thin lines are single seeds."
+SEEDS = (
+    "Lines are means over seeds, bands 95 % intervals of the mean (Student's t); with fewer than "
+    f"{BAND_SEEDS} seeds, thin lines are single seeds."
+)
 QUANTITIES = (
     Quantity(
         "score",
         "Learning curves",
         "return (second-order running mean)",
-        f"Training scores in the form of the paper's Figure 3: the running mean over 100 episodes, and of that again. {SEEDS}",
+        "Training scores in the form of the paper's Figure 3: the running mean over 100 episodes, and of that again. "
+        + SEEDS,
     ),
     Quantity(
         "nongreedy",
@@ -123,7 +127,8 @@ QUANTITIES = (
         "coverage",
         "Coverage",
         "TD targets inside the interval (%)",
-        f"Share of TD targets inside the agent's 90 % evidential interval, in learning batches; the goal is dotted. {SEEDS}",
+        "Share of TD targets inside the agent's 90 % evidential interval, in learning batches; the goal is dotted. "
+        + SEEDS,
         scale=100,
         goal=GOAL,
     ),
@@ -137,7 +142,8 @@ QUANTITIES = (
         "aleatoric",
         "Aleatoric uncertainty",
         "aleatoric uncertainty (returns)",
-        f"The world's noise as the agent sees it, for the action it chose; agents estimate it in different ways. {SEEDS}",
+        "The world's noise as the agent sees it, for the action it chose; agents estimate it in different ways. "
+        + SEEDS,
     ),
 )
 
@@ -274,9 +280,9 @@ def published_figure(results: Results) -> Figure | None:
         if lines:
             panels.append(LinePanel(game(env), "frames", "return (mean of 100 episodes)", lines))
     caption = (
-        f"Learning curves that {references.PUBLISHED_BY} published with UA-DQN: one seed, {references.PUBLISHED_PROTOCOL}, "
-        "mean of the last 100 episodes. The protocol is not that of the paper, so they are in panels of their own; colours "
-        "here are theirs alone."
+        f"Learning curves that {references.PUBLISHED_BY} published with UA-DQN: one seed, "
+        f"{references.PUBLISHED_PROTOCOL}, mean of the last 100 episodes. The protocol is not that of the paper, so "
+        "are in panels of their own; colours here are theirs alone."
     )
     return Figure("published-curves", "Published curves", caption, panels) if panels else None
 

@@ -86,10 +86,10 @@ def scores(results: Results) -> Table:
         "best episode", "source",
     )  # fmt: skip
     caption = (
-        "Final score: mean return of the last 100 training episodes. Best mean: the highest mean of 100 episodes in a row. "
-        "Both are means over seeds with 95 % intervals (Student's t). Best episode: the highest return of all seeds. "
-        "Published rows have other protocols or networks, and the paper's are best episodes: beside ours, not comparable "
-        "one to one."
+        "Final score: mean return of the last 100 training episodes. Best mean: the highest mean of 100 episodes in a "
+        "row. Both are means over seeds with 95 % intervals (Student's t). Best episode: the highest return of all "
+        "seeds. Published rows have other protocols or networks, and the paper's are best episodes: beside ours, not "
+        "comparable one to one."
     )
     return Table("scores", caption, columns, rows)
 
@@ -126,9 +126,9 @@ def targets(suite: Suite) -> Table:
     ]  # fmt: skip
     columns = ("game", "algorithm", "score to reach", "return", "seeds that reached it", "frames", "seconds")
     caption = (
-        "The first time that the mean of 100 episodes reached a score: median over seeds, a dash if half of them or more "
-        "did not. Shares of the best final score count from random play where it is known. Seconds are of the whole run "
-        "with all its seeds, starts and compilation included, on the machine that trained it."
+        "The first time that the mean of 100 episodes reached a score: median over seeds, a dash if half of them or "
+        "more did not. Shares of the best final score count from random play where it is known. Seconds are of the "
+        "whole run with all its seeds, starts and compilation included, on the machine that trained it."
     )
     return Table("time-to-score", caption, columns, rows)
 

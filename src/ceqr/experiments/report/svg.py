@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ceqr.experiments.report.figures import EstimatePanel, LinePanel, Panel
+from ceqr.experiments.report.figures import EstimatePanel, Line, LinePanel, Panel
 from ceqr.experiments.report.style import style_of
 
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 44
 ROW = 44  # of an estimate: its label above, the interval below
-DIGITS = 4  # that are shown and kept
+DIGITS = 7  # that the page keeps of a number
 
 
 def draw(panel: Panel) -> str:
@@ -26,29 +26,71 @@ def draw(panel: Panel) -> str:
     return _lines(panel) if isinstance(panel, LinePanel) else _estimates(panel)
 
 
+# Numbers for people.
+
+
 def short(value: float) -> str:
-    """A number for people: four digits, thousands apart, a dash where there is none."""
+    """Four digits, thousands apart; a dash where there is no number."""
     if not np.isfinite(value):
         return "–"
     if value != 0 and abs(value) < 1e-3:
         return f"{value:.2g}".replace("-", "−")
-    digits = max(0, 3 - int(np.floor(np.log10(abs(value))))) if value else 0
-    text = f"{value:,.{min(digits, 3)}f}"
+    digits = min(3, max(0, 3 - int(np.floor(np.log10(abs(value)))))) if value else 0
+    text = f"{value:,.{digits}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+
+
+def interval_text(value: float, low: float, high: float) -> str:
+    """A value and its interval: 1.2 [0.9, 1.5]."""
+    return f"{short(value)} [{short(low)}, {short(high)}]" if np.isfinite(low) else short(value)
 
 
 def compact(value: float) -> str:
     """A number on an axis: 2.5M, 500k."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):g}{unit}".replace("-", "−")
+    for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / size:g}{unit}".replace("-", "−")
     return f"{value:,g}".replace("-", "−")
+
+
+# Elements.
+
+
+def _text(kind: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _rule(kind: str, x1: float, y1: float, x2: float, y2: float, more: str = "") -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"{more}/>'
+
+
+def _box(kind: str, x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+
+
+def style_class(style: int) -> str:
+    colour, dash = style_of(style)
+    return f"c{colour} d{dash}"
+
+
+def swatch(style: int) -> str:
+    """A sample of a line, for legends."""
+    line = f'<path class="line {style_class(style)}" d="M1 5L27 5"/>'
+    return f'<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true">{line}</svg>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    slack = 1e-9 * (high - low)
+    return [float(f"{t:.9g}") if abs(t) > slack else 0.0 for t in ticks if low - slack <= t <= high + slack]
+
+
+# Lines.
 
 
 def _lines(panel: LinePanel) -> str:
     xs = np.concatenate([line.x for line in panel.lines])
-    x_low = 0.0 if panel.x_label == "frames" else float(xs.min())
-    x_high = float(xs.max())
+    x_low, x_high = 0.0 if panel.x_label == "frames" else float(xs.min()), float(xs.max())
     y_low, y_high = panel.span or panel.extent()
     margin = 0.04 * (y_high - y_low) or 1.0
     y_low, y_high = y_low - (margin if y_low < 0 else 0), y_high + margin
@@ -62,47 +104,36 @@ def _lines(panel: LinePanel) -> str:
 
     parts = []
     for tick in _ticks(y_low, y_high):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{up(tick) + 4:.1f}" text-anchor="end">{compact(tick)}</text>'
-        )
+        parts.append(_rule("grid", LEFT, up(tick), right, up(tick)))
+        parts.append(_text("tick", LEFT - 6, up(tick) + 4, compact(tick), "end"))
     for tick in _ticks(x_low, x_high):
-        parts.append(f'<line class="grid" x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{TOP}" y2="{bottom}"/>')
-        parts.append(
-            f'<text class="tick" x="{across(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{compact(tick)}</text>'
-        )
+        parts.append(_rule("grid", across(tick), TOP, across(tick), bottom))
+        parts.append(_text("tick", across(tick), bottom + 16, compact(tick)))
     if panel.goal is not None:
-        y = up(panel.goal)
-        parts.append(f'<line class="mark" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{right}" y="{y - 4:.1f}" text-anchor="end">goal</text>')
+        parts.append(_rule("mark", LEFT, up(panel.goal), right, up(panel.goal)))
+        parts.append(_text("tick", right, up(panel.goal) - 4, "goal", "end"))
     for line in panel.lines:
         if line.low is not None and line.high is not None:
-            parts.append(_band(across(line.x), up(line.low), up(line.high), line.style))
+            outline = _outline(across(line.x), up(line.low), up(line.high))
+            parts.append(f'<path class="band {style_class(line.style)}" d="{outline}"/>')
     for line in panel.lines:
         look = f"{style_class(line.style)}{' single' if line.single else ''}"
         parts.append(f'<path class="line {look}" d="{_path(across(line.x), up(line.y))}"/>')
         if line.marked:
-            parts += [
-                f'<circle class="dot {style_class(line.style)}" cx="{across(x):.1f}" cy="{up(y):.1f}" r="2.6"/>'
-                for x, y in zip(line.x, line.y, strict=True)
-            ]
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
-    parts.append(
-        f'<text class="label" x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(panel.x_label)}</text>'
-    )
-    middle = (TOP + bottom) / 2
-    parts.append(
-        f'<text class="label" transform="translate(13 {middle}) rotate(-90)" text-anchor="middle">{escape(panel.y_label)}</text>'
-    )
-    parts.append(f'<line class="cursor" x1="0" x2="0" y1="{TOP}" y2="{bottom}" visibility="hidden"/>')
+            dots = zip(across(line.x), up(line.y), strict=True)
+            parts += [f'<circle class="dot {look}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in dots]
+    parts.append(_rule("axis", LEFT, bottom, right, bottom))
+    parts.append(_text("label", (LEFT + right) / 2, HEIGHT - 8, panel.x_label))
+    turned = f"translate(13 {(TOP + bottom) / 2}) rotate(-90)"
+    parts.append(f'<g transform="{turned}">{_text("label", 0, 0, panel.y_label)}</g>')
+    parts.append(_rule("cursor", 0, TOP, 0, bottom, ' visibility="hidden"'))
     data = {
         "x": {"low": x_low, "high": x_high, "left": LEFT, "right": right, "label": panel.x_label},
         "lines": [_data(line) for line in panel.lines if not line.single],
     }
-    return (
-        f'<svg class="panel" viewBox="0 0 {WIDTH} {HEIGHT}" tabindex="0" role="img" aria-label="{escape(_words(panel))}" '
-        f'data-panel="{escape(json.dumps(data, separators=(",", ":"), allow_nan=False))}">{"".join(parts)}</svg>'
-    )
+    told = escape(json.dumps(data, separators=(",", ":"), allow_nan=False))
+    head = f'<svg class="panel" viewBox="0 0 {WIDTH} {HEIGHT}" tabindex="0" role="img"'
+    return f'{head} aria-label="{escape(_words(panel))}" data-panel="{told}">{"".join(parts)}</svg>'
 
 
 def _words(panel: LinePanel) -> str:
@@ -115,7 +146,7 @@ def _words(panel: LinePanel) -> str:
     return f"{panel.title}: {panel.y_label} over {panel.x_label}. {'; '.join(ends)}. Arrow keys read values."
 
 
-def _data(line: Any) -> dict[str, Any]:
+def _data(line: Line) -> dict[str, Any]:
     data = {"label": line.label, "style": style_class(line.style), "x": _round(line.x), "y": _round(line.y)}
     if line.low is not None and line.high is not None:
         data |= {"low": _round(line.low), "high": _round(line.high)}
@@ -123,13 +154,7 @@ def _data(line: Any) -> dict[str, Any]:
 
 
 def _round(values: np.ndarray) -> list[float | None]:
-    return [float(f"{v:.{DIGITS + 3}g}") if np.isfinite(v) else None for v in values]
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-    slack = 1e-9 * (high - low)
-    return [0.0 if abs(t) < slack else float(t) for t in ticks if low - slack <= t <= high + slack]
+    return [float(f"{v:.{DIGITS}g}") if np.isfinite(v) else None for v in values]
 
 
 def _stretches(*columns: np.ndarray) -> list[list[tuple[float, ...]]]:
@@ -147,13 +172,23 @@ def _path(x: np.ndarray, y: np.ndarray) -> str:
     return "".join("M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in stretch) for stretch in _stretches(x, y))
 
 
-def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray, style: int) -> str:
+def _outline(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
     outlines = []
     for stretch in _stretches(x, low, high):
         there = [f"{a:.1f} {c:.1f}" for a, _, c in stretch]
         back = [f"{a:.1f} {b:.1f}" for a, b, _ in reversed(stretch)]
         outlines.append("M" + "L".join(there + back) + "Z")
-    return f'<path class="band {style_class(style)}" d="{"".join(outlines)}"/>'
+    return "".join(outlines)
+
+
+def table_points(panel: LinePanel, number: int = 10) -> Sequence[int]:
+    """Which points of a panel's lines its table shows: some, evenly apart, the last one among them."""
+    length = len(panel.lines[0].x)
+    number = min(number, length)
+    return [round((i + 1) * length / number) - 1 for i in range(number)]
+
+
+# Estimates.
 
 
 def _estimates(panel: EstimatePanel) -> str:
@@ -168,59 +203,28 @@ def _estimates(panel: EstimatePanel) -> str:
     def across(x: float) -> float:
         return left + (x - low) / (high - low) * (right - left)
 
-    parts = []
+    parts, words = [], []
     for tick in _ticks(low, high):
-        parts.append(f'<line class="grid" x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{TOP}" y2="{bottom}"/>')
-        parts.append(
-            f'<text class="tick" x="{across(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{compact(round(tick, 6))}</text>'
-        )
+        parts.append(_rule("grid", across(tick), TOP, across(tick), bottom))
+        parts.append(_text("tick", across(tick), bottom + 16, compact(tick)))
     if panel.mark is not None:
-        x = across(panel.mark)
-        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
-    words = []
+        parts.append(_rule("mark", across(panel.mark), TOP, across(panel.mark), bottom))
     for i, row in enumerate(panel.rows):
         value, below, above = map(float, row.interval)
-        y = TOP + ROW * i + 30
+        y, look = TOP + ROW * i + 30, style_class(row.style)
         text = interval_text(value, below, above)
-        words.append(f"{row.label} {text}")
-        look = style_class(row.style)
-        parts.append(f'<g class="row" tabindex="0" role="img" aria-label="{escape(f"{row.label}: {text}")}">')
-        parts.append(f"<title>{escape(f'{row.label}: {text}')}</title>")
-        parts.append(f'<rect class="back" x="0" y="{TOP + ROW * i + 2}" width="{WIDTH}" height="{ROW - 4}"/>')
-        parts.append(f'<text class="name" x="{left}" y="{y - 12}">{escape(row.label)}</text>')
-        parts.append(f'<text class="number" x="{right}" y="{y - 12}" text-anchor="end">{text}</text>')
-        if np.isfinite(below):
-            width = max(across(above) - across(below), 1)
-            parts.append(
-                f'<rect class="reach {look}" x="{across(below):.1f}" y="{y - 5}" width="{width:.1f}" height="10"/>'
-            )
+        told = f"{row.label}: {text}"
+        words.append(told)
         parts.append(
-            f'<rect class="point {look}" x="{across(value) - 1.5:.1f}" y="{y - 8}" width="3" height="16"/></g>'
+            f'<g class="row" tabindex="0" role="img" aria-label="{escape(told)}"><title>{escape(told)}</title>'
         )
-    parts.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
-    parts.append(
-        f'<text class="label" x="{(left + right) / 2}" y="{height - 8}" text-anchor="middle">{escape(panel.x_label)}</text>'
-    )
-    label = escape(f"{panel.title}, {panel.x_label}: {'; '.join(words)}.")
+        parts.append(_box("back", 0, y - 28, WIDTH, ROW - 4))
+        parts.append(_text("name", left, y - 12, row.label, "start"))
+        parts.append(_text("number", right, y - 12, text, "end"))
+        if np.isfinite(below):
+            parts.append(_box(f"reach {look}", across(below), y - 5, max(across(above) - across(below), 1), 10))
+        parts.append(_box(f"point {look}", across(value) - 1.5, y - 8, 3, 16) + "</g>")
+    parts.append(_rule("axis", left, bottom, right, bottom))
+    parts.append(_text("label", (left + right) / 2, height - 8, panel.x_label))
+    label = escape(f"{panel.title}, {panel.x_label}. {'; '.join(words)}.")
     return f'<svg class="panel" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{label}">{"".join(parts)}</svg>'
-
-
-def interval_text(value: float, low: float, high: float) -> str:
-    """A value and its interval: 1.2 [0.9, 1.5]."""
-    return f"{short(value)} [{short(low)}, {short(high)}]" if np.isfinite(low) else short(value)
-
-
-def style_class(style: int) -> str:
-    colour, dash = style_of(style)
-    return f"c{colour} d{dash}"
-
-
-def swatch(style: int) -> str:
-    """A sample of a line, for legends."""
-    return f'<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><path class="line {style_class(style)}" d="M1 5L27 5"/></svg>'
-
-
-def table_points(panel: LinePanel, number: int = 10) -> Sequence[int]:
-    """Which points of a panel's lines its table shows: some, evenly apart, the last one among them."""
-    length = len(panel.lines[0].x)
-    return sorted({round((i + 1) * length / min(number, length)) - 1 for i in range(min(number, length))})
