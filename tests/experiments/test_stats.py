@@ -1,4 +1,4 @@
-"""Statistics against closed forms, SciPy and rliable: equal but for what is drawn, and that within Monte Carlo error."""
+"""Statistics against closed forms, SciPy and rliable: equal, or within Monte Carlo error where something is drawn."""
 
 import warnings
 from types import ModuleType

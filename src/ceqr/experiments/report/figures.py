@@ -42,14 +42,13 @@ class LinePanel:
     x_label: str
     y_label: str
     lines: Sequence[Line]
-    zero: bool = True  # whether the vertical axis shows zero
     goal: float | None = None  # a dotted line
     span: tuple[float, float] | None = None  # of the vertical axis, where panels should share it
 
     def extent(self) -> tuple[float, float]:
         """Lowest and highest value that must be visible."""
         numbers = [a[np.isfinite(a)] for line in self.lines for a in (line.y, line.low, line.high) if a is not None]
-        every = np.concatenate([*numbers, [0.0] * self.zero, [] if self.goal is None else [self.goal]])
+        every = np.concatenate([*numbers, [0.0], [] if self.goal is None else [self.goal]])
         return (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
 
 
@@ -100,7 +99,8 @@ class Quantity:
     y_label: str
     caption: str
     scale: float = 1.0
-    zero: bool = True
+    least: float = -np.inf  # what no value can be below or above; bands end there
+    most: float = np.inf
     goal: float | None = None
 
 
@@ -122,6 +122,8 @@ QUANTITIES = (
         "non-greedy actions (%)",
         f"Share of actions that were not the greedy one, running mean over 100 episodes. {SEEDS}",
         scale=100,
+        least=0,
+        most=100,
     ),
     Quantity(
         "coverage",
@@ -130,6 +132,8 @@ QUANTITIES = (
         "Share of TD targets inside the agent's 90 % evidential interval, in learning batches; the goal is dotted. "
         + SEEDS,
         scale=100,
+        least=0,
+        most=100,
         goal=GOAL,
     ),
     Quantity(
@@ -137,6 +141,7 @@ QUANTITIES = (
         "Epistemic uncertainty",
         "epistemic uncertainty (returns)",
         f"The agent's own doubt about the action it chose; agents estimate it in different ways. {SEEDS}",
+        least=0,
     ),
     Quantity(
         "aleatoric",
@@ -144,6 +149,7 @@ QUANTITIES = (
         "aleatoric uncertainty (returns)",
         "The world's noise as the agent sees it, for the action it chose; agents estimate it in different ways. "
         + SEEDS,
+        least=0,
     ),
 )
 
@@ -190,12 +196,13 @@ def _curve_panel(
     lines = [line for group in suite.of(env) for line in _curves(group, quantity, styles[group.label])]
     if not lines:
         return None
-    return LinePanel(game(env), "frames", quantity.y_label, lines, quantity.zero, quantity.goal, span)
+    return LinePanel(game(env), "frames", quantity.y_label, lines, quantity.goal, span)
 
 
 def _curves(group: Group, quantity: Quantity, style: int) -> list[Line]:
     x = grid(group.setting.frames)
     mean, low, high = (quantity.scale * each for each in group.curve(quantity.key))
+    low, high = np.maximum(low, quantity.least), np.minimum(high, quantity.most)
     singles = [quantity.scale * entry.seed.curves[quantity.key] for entry in group.entries]
     if not any(np.isfinite(single).any() for single in singles):
         return []
@@ -282,7 +289,7 @@ def published_figure(results: Results) -> Figure | None:
     caption = (
         f"Learning curves that {references.PUBLISHED_BY} published with UA-DQN: one seed, "
         f"{references.PUBLISHED_PROTOCOL}, mean of the last 100 episodes. The protocol is not that of the paper, so "
-        "are in panels of their own; colours here are theirs alone."
+        "they are in panels of their own; colours here are theirs alone."
     )
     return Figure("published-curves", "Published curves", caption, panels) if panels else None
 

@@ -23,7 +23,6 @@ TARGETS = (("half of the best final score", 0.5), ("90 % of the best final score
 AGGREGATES: dict[str, tuple[str, stats.Statistic]] = {
     "iqm": ("interquartile mean", stats.interquartile_mean),
     "median": ("median of the games' means", stats.median),
-    "mean": ("mean", stats.mean),
     "optimality_gap": ("optimality gap (less is better)", stats.optimality_gap),
 }
 PROFILE_POINTS = 101

@@ -100,7 +100,7 @@ def _published_rows(env: str, frames: int) -> list[Sequence[Cell]]:
     for score in references.paper_scores():
         if env == f"minatar/{score.game}":
             rows.append((
-                game(env), score.agent, "as released: no sticky actions, one environment seed replayed",
+                game(env), score.agent, "authors' code: no sticky actions, one environment seed replayed",
                 references.PAPER_FRAMES, references.PAPER_HIDDEN[score.agent], references.PAPER_SEEDS, None, None,
                 score.best, f"{references.PAPER}, Figure 3",
             ))  # fmt: skip
