@@ -104,7 +104,7 @@ def test_aggregates_are_those_of_rliable(metrics: Any, runs: int, games: int) ->
     assert stats.mean(ours) == pytest.approx(metrics.aggregate_mean(scores))
     assert stats.median(ours) == pytest.approx(metrics.aggregate_median(scores))
     assert stats.interquartile_mean(ours) == pytest.approx(metrics.aggregate_iqm(scores))
-    assert stats.interquartile_mean(ours) == pytest.approx(scipy_stats.trim_mean(scores, 0.25, axis=None))
+    assert stats.interquartile_mean(ours) == pytest.approx(scipy_stats.trim_mean(scores.ravel(), 0.25))
     assert stats.optimality_gap(ours) == pytest.approx(metrics.aggregate_optimality_gap(scores))
 
 
@@ -169,7 +169,7 @@ def test_bootstrap_intervals_agree_with_rliables(rliable: Any, metrics: Any, our
     np.random.seed(0)  # noqa: NPY002 - rliable draws from it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _, intervals = rliable.get_interval_estimates({"x": scores}, lambda s: np.array([theirs(s)]), reps=RESAMPLES)
+        _, intervals = rliable.get_interval_estimates({"x": scores}, lambda s: np.array([theirs(s)]), reps=2_000)
     interval = stats.bootstrap(ours, _columns(scores), resamples=RESAMPLES, seed=1)
     _agree((interval.low, interval.high), intervals["x"][:, 0], float(interval.high - interval.low))
 
@@ -179,13 +179,13 @@ def test_intervals_of_improvement_agree_with_rliables(rliable: Any, metrics: Any
     np.random.seed(0)  # noqa: NPY002
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _, intervals = rliable.get_interval_estimates({"x": (x, y)}, metrics.probability_of_improvement, reps=2_000)
+        _, intervals = rliable.get_interval_estimates({"x": (x, y)}, metrics.probability_of_improvement, reps=1_000)
     interval = stats.bootstrap(stats.probability_of_improvement, _columns(x), _columns(y), resamples=RESAMPLES)
     _agree((interval.low, interval.high), np.ravel(intervals["x"]), float(interval.high - interval.low))
 
 
 def _agree(ours: Any, theirs: Any, width: float) -> None:
-    """A quantile at 2.5 % of 2,000 draws is off by about 1.5 % of the width; six such errors are allowed."""
+    """A quantile at 2.5 % of 1,000 draws is off by about 2 % of the width; four to five such errors are allowed."""
     np.testing.assert_allclose(ours, theirs, atol=0.09 * width)
 
 

@@ -7,7 +7,7 @@ tell two algorithms apart, so that one algorithm can be followed through all gam
 """
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -104,13 +104,29 @@ def compare(records: Iterable[RunRecord], across_capacity: bool = False) -> Comp
             else:
                 group.append(Entry(record, seed))
     plain = {setting: {env: dict(groups) for env, groups in by_env.items()} for setting, by_env in entries.items()}
+    labels = _labels(plain)
     notes = [_repeated(twice)] if twice else []
-    return Comparison(plain, _labels(plain), notes + _apart(plain))
+    notes += _sizes(plain, labels) if across_capacity else []
+    return Comparison(plain, labels, notes + _apart(plain))
 
 
 def _repeated(twice: Sequence[str]) -> str:
     more = f", and {len(twice) - 1:,} more" if len(twice) > 1 else ""
     return f"A seed that was run twice counts once: {twice[0]}{more}."
+
+
+def _sizes(entries: dict[Setting, Any], labels: dict[Algorithm, str]) -> list[str]:
+    """What the user asked for, and what it means."""
+    sizes = {
+        algorithm: group[0].run.config.hyper.hidden
+        for by_env in entries.values()
+        for groups in by_env.values()
+        for algorithm, group in groups.items()
+    }
+    if len(set(sizes.values())) < 2:
+        return []
+    told = ", ".join(f"{label} {describe_hidden(sizes[algorithm])}" for algorithm, label in labels.items())
+    return [f"Networks of different sizes share panels and aggregates, as asked for: {told}."]
 
 
 def _apart(entries: dict[Setting, Any]) -> list[str]:
@@ -176,15 +192,19 @@ def _labels(entries: dict[Setting, dict[str, dict[Algorithm, list[Entry]]]]) -> 
         by_agent[algorithm.agent].append(algorithm)
     labels = {}
     for agent, algorithms in by_agent.items():
+        presets = Counter(examples[algorithm].preset for algorithm in algorithms)
         differing = differing_options(algorithms)
-        for number, algorithm in enumerate(algorithms):
-            given = [f"{_words(n)} {_value(_option(algorithm, examples[algorithm], n))}" for n in differing]
-            if not differing:
-                labels[algorithm] = agent
-            elif len(differing) <= LONGEST_LABEL:
-                labels[algorithm] = f"{agent} ({', '.join(given)})"
+        for number, algorithm in enumerate(algorithms, 1):
+            config = examples[algorithm]
+            own = [name for name, _ in algorithm.options if name in differing]
+            named = differing if len(differing) <= LONGEST_LABEL else own
+            if len(named) <= LONGEST_LABEL:
+                told = ", ".join(f"{_words(n)} {_value(_option(algorithm, config, n))}" for n in named)
+            elif presets[config.preset] == 1:
+                told = f"preset {config.preset}"
             else:
-                labels[algorithm] = f"{agent} {number + 1}"
+                told = f"variant {number}"
+            labels[algorithm] = f"{agent} ({told})" if told else agent
     return labels
 
 

@@ -163,7 +163,7 @@ def suite_figures(suite: Suite, results: Results) -> dict[str, Figure]:
         panels = [
             panel
             for env in suite.envs
-            if (panel := _curve_panel(suite, env, quantity, styles, _span(results, env, quantity, styles))) is not None
+            if (panel := _curve_panel(suite, env, quantity, styles, _span(results, suite, env, quantity, styles)))
         ]
         if panels:
             key = "curves" if quantity.key == "score" else quantity.key
@@ -181,11 +181,14 @@ def slug(setting: Setting) -> str:
     return re.sub(r"[^\w.=-]+", "-", "-".join(part for part in parts if part))
 
 
-def _span(results: Results, env: str, quantity: Quantity, styles: dict[str, int]) -> tuple[float, float] | None:
-    """One vertical axis for the panels of an environment in all settings, so that the eye can compare them."""
+def _span(
+    results: Results, suite: Suite, env: str, quantity: Quantity, styles: dict[str, int]
+) -> tuple[float, float] | None:
+    """One vertical axis for an environment's scores in all settings of as many frames, so that the eye can compare."""
     if quantity.key != "score":
         return None
-    panels = [_curve_panel(suite, env, quantity, styles, None) for suite in results.suites]
+    alike = [other for other in results.suites if other.setting.frames == suite.setting.frames]
+    panels = [_curve_panel(other, env, quantity, styles, None) for other in alike]
     extents = [panel.extent() for panel in panels if panel is not None]
     return (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
 

@@ -80,10 +80,12 @@
   }
 
   // On paper nothing can be opened: tables are printed with their figures.
-  let closed = [];
+  const closed = [];
   addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll("details:not([open])")];
-    for (const each of closed) each.open = true;
+    for (const each of document.querySelectorAll("details:not([open])")) {
+      each.open = true;
+      closed.push(each);
+    }
   });
-  addEventListener("afterprint", () => { for (const each of closed) each.open = false; });
+  addEventListener("afterprint", () => { for (const each of closed.splice(0)) each.open = false; });
 })();

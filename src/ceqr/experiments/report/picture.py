@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ceqr.experiments.report.figures import EstimatePanel, Figure, LinePanel, Panel
@@ -17,7 +18,7 @@ from ceqr.experiments.report.style import COLOURS, DASHES, style_of
 WIDTH, HEIGHT, COLUMNS = 4.2, 3.1, 3  # inches of a panel; panels in a row
 ROW = 0.32  # inches of an estimate
 # Text stays text, and ids follow from the content: the same report has the same bytes.
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "ceqr", "font.size": 9, "axes.titlesize": 10}
+SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "ceqr", "font.size": 9, "axes.titlesize": 10}
 
 
 def draw(figure: Figure) -> dict[str, bytes]:
@@ -53,8 +54,7 @@ def _draw(figure: Figure) -> Any:
     drawn.suptitle(figure.title, parse_math=False)
     if figure.legend:
         handles = [
-            plt.Line2D([], [], color=_colour(style), linestyle=_dash(style), linewidth=1.8)
-            for _, style in figure.legend
+            Line2D([], [], color=_colour(style), linestyle=_dash(style), linewidth=1.8) for _, style in figure.legend
         ]
         labels = [label.replace("$", r"\$") for label, _ in figure.legend]
         drawn.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
@@ -76,8 +76,8 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
         low, high = panel.span or panel.extent()
         margin = 0.04 * (high - low) or 1.0
         axis.set_ylim(low - (margin if low < 0 else 0), high + margin)
-        axis.set_xlim(0 if panel.x_label == "frames" else None)
-        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.set_xlim(0 if panel.x_label == "frames" else None, max(float(line.x[-1]) for line in panel.lines))
+        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
         if panel.x_label == "frames":
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         return
@@ -91,7 +91,7 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
         axis.axvline(panel.mark, color="grey", linestyle=":", linewidth=1)
     axis.set_yticks(range(len(panel.rows)), [row.label for row in panel.rows], parse_math=False)
     axis.set_ylim(len(panel.rows) - 0.5, -0.5)
-    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
 def _colour(style: int) -> str:

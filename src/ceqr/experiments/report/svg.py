@@ -108,10 +108,15 @@ def _lines(panel: LinePanel) -> str:
         parts.append(_text("tick", LEFT - 6, up(tick) + 4, compact(tick), "end"))
     for tick in _ticks(x_low, x_high):
         parts.append(_rule("grid", across(tick), TOP, across(tick), bottom))
-        parts.append(_text("tick", across(tick), bottom + 16, compact(tick)))
+        at_edge = across(tick) > right - 4  # the text of a tick there would be cut
+        parts.append(
+            _text("tick", WIDTH - 2, bottom + 16, compact(tick), "end")
+            if at_edge
+            else _text("tick", across(tick), bottom + 16, compact(tick))
+        )
     if panel.goal is not None:
         parts.append(_rule("mark", LEFT, up(panel.goal), right, up(panel.goal)))
-        parts.append(_text("tick", right, up(panel.goal) - 4, "goal", "end"))
+        parts.append(_text("tick", LEFT + 4, up(panel.goal) - 4, "goal", "start"))
     for line in panel.lines:
         if line.low is not None and line.high is not None:
             outline = _outline(across(line.x), up(line.low), up(line.high))
@@ -142,7 +147,7 @@ def _words(panel: LinePanel) -> str:
     for line in panel.lines:
         known = np.flatnonzero(np.isfinite(line.y))
         if len(known) and not line.single:
-            ends.append(f"{line.label} ends at {short(line.y[known[-1]])}")
+            ends.append(f"{line.label} ends at {short(float(line.y[known[-1]]))}")
     return f"{panel.title}: {panel.y_label} over {panel.x_label}. {'; '.join(ends)}. Arrow keys read values."
 
 
