@@ -15,6 +15,7 @@ from ceqr.experiments.report.results import FEW_SEEDS, Results, Suite
 from ceqr.experiments.report.style import COLOURS, DASHES
 
 ORDER = ("curves", "aggregates", "profiles", "improvement", "nongreedy", "coverage", "epistemic", "aleatoric")
+ONE_GAME = ("curves", "profiles", "improvement", "aggregates", *ORDER[4:])  # narrow figures side by side
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def render(results: Results, figures: dict[str, dict[str, Figure]], published: F
     sections = []
     for suite in results.suites:
         here = figures[slug(suite.setting)]
-        drawn = [here[key] for key in ORDER if key in here]
+        drawn = [here[key] for key in (ORDER if len(suite.envs) > 1 else ONE_GAME) if key in here]
         sections.append(Section(slug(suite.setting), suite.setting.describe(), suite, drawn, rows.targets(suite)))
     seeds = sum(len(group.entries) for suite in results.suites for group in suite.groups)
     text = environment.get_template("page.html").render(
@@ -46,6 +47,7 @@ def render(results: Results, figures: dict[str, dict[str, Figure]], published: F
         published=published,
         scores=rows.scores(results),
         runs=rows.runs(results),
+        problems=rows.runs(results, only_problems=True),
         seeds=seeds,
         games=len({env for suite in results.suites for env in suite.envs}),
         used=sum(not record.problem for record in results.records),

@@ -210,15 +210,17 @@ def seeds(results: Results) -> Table:
     return Table("seeds", "", columns, rows)
 
 
-def runs(results: Results) -> Table:
-    """Every run that was found, those in no figure first."""
+def runs(results: Results, only_problems: bool = False) -> Table:
+    """Every run that was found, those in no figure first; or those alone."""
     rows = []
-    for record in sorted(results.records, key=lambda r: (not r.damaged, not r.problem, str(r.path))):
+    records = [record for record in results.records if record.problem or not only_problems]
+    for record in sorted(records, key=lambda r: (not r.damaged, not r.problem, str(r.path))):
         config = record.config
         what = (config.agent, config.env, config.seeds, config.frames) if config else ("–", "–", None, None)
         rows.append((str(record.path), record.state, *what, record.reached, record.problem))
     columns = ("run", "state", "agent", "env", "seeds", "frames asked for", "frames trained", "why it is in no figure")
-    return Table("runs", "Every run that was found.", columns, rows)
+    caption = "Runs that are in no figure." if only_problems else "Every run that was found."
+    return Table("runs", caption, columns, rows)
 
 
 def combined(name: str, results: Results, make: Any) -> Table | None:
