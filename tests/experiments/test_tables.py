@@ -111,6 +111,8 @@ def test_an_unfinished_run(tmp_path: Path) -> None:
     assert (record.state, record.damaged, record.seeds) == ("unfinished", False, ())
     assert record.problem == "It is at frame 2,000 of 4,000."
     assert read_run(tmp_path / "run", 2_000).problem == ""
+    write(tmp_path / "short", config_of(frames=2_000))
+    assert read_run(tmp_path / "short", 3_000).problem == "It has 2,000 frames in all."
     (tmp_path / "run" / "summary.json").unlink()
     assert read_run(tmp_path / "run").problem == "It has no checkpoint yet."
 

@@ -133,7 +133,12 @@ def read_run(path: Path, frames: int | None = None) -> RunRecord:
         reached = _reached(config, summary)
         wanted = frames or config.frames
         if reached < wanted:
-            problem = f"It is at frame {reached:,} of {config.frames:,}." if reached else "It has no checkpoint yet."
+            if reached == config.frames:
+                problem = f"It has {reached:,} frames in all."
+            else:
+                problem = (
+                    f"It is at frame {reached:,} of {config.frames:,}." if reached else "It has no checkpoint yet."
+                )
             return RunRecord(path, config, reached, problem=problem)
         episodes, metrics = _read_episodes(path, config), _read_metrics(path, config)
         _check_counts(path, config, summary, episodes)

@@ -96,7 +96,7 @@ def test_scores_are_normalised_between_random_play_and_the_reference(report: Pat
 
 
 def test_random_play_scores_what_the_data_say() -> None:
-    # Shipped numbers against a short measurement: five standard errors of each.
+    # Shipped numbers against another measurement: five standard errors of their difference.
     from benchmarks.random_play import random_returns
 
     from ceqr import envs

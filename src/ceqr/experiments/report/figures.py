@@ -5,6 +5,7 @@ below the other. A line's style is a number, the same for an algorithm in every 
 """
 
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -178,7 +179,9 @@ def slug(setting: Setting) -> str:
     parts = [setting.family, setting.protocol, *setting.env_kwargs, f"{setting.frames}-frames"]
     parts += [f"limit-{setting.max_episode_frames}"] * bool(setting.max_episode_frames)
     parts.append("all-sizes" if setting.hidden is None else "x".join(map(str, setting.hidden)) or "no-hidden")
-    return re.sub(r"[^\w.=-]+", "-", "-".join(part for part in parts if part))
+    name = "-".join(part for part in parts if part)
+    plain = re.sub(r"[^\w.=-]+", "-", name)
+    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"  # no two settings share a file
 
 
 def _span(

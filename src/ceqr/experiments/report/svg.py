@@ -17,7 +17,8 @@ from ceqr.experiments.report.style import style_of
 
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 44
-ROW = 44  # of an estimate: its label above, the interval below
+ROW, LINE = 44, 16  # of an estimate: its label above, the interval below; a line more where labels are long
+LONG, LONGEST = 38, 60  # characters of a label that leave no room for the value beside it; that fit at all
 DIGITS = 7  # that the page keeps of a number
 
 
@@ -51,6 +52,11 @@ def compact(value: float) -> str:
         if abs(value) >= least:
             return f"{value / size:g}{unit}".replace("-", "−")
     return f"{value:,g}".replace("-", "−")
+
+
+def _clip(label: str) -> str:
+    """A label that fits; all of it is in the panel's words."""
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 # Elements.
@@ -202,7 +208,9 @@ def _estimates(panel: EstimatePanel) -> str:
     low, high = float(shown.min()), float(shown.max())
     margin = 0.04 * (high - low) or 1.0
     low, high = low - (margin if low < 0 else 0), high + (0 if panel.mark is not None else margin)
-    left, right, height = 14, WIDTH - 20, TOP + ROW * len(panel.rows) + BOTTOM
+    long = any(len(row.label) > LONG for row in panel.rows)
+    tall = ROW + LINE * long
+    left, right, height = 14, WIDTH - 20, TOP + tall * len(panel.rows) + BOTTOM
     bottom = height - BOTTOM
 
     def across(x: float) -> float:
@@ -216,16 +224,16 @@ def _estimates(panel: EstimatePanel) -> str:
         parts.append(_rule("mark", across(panel.mark), TOP, across(panel.mark), bottom))
     for i, row in enumerate(panel.rows):
         value, below, above = map(float, row.interval)
-        y, look = TOP + ROW * i + 30, style_class(row.style)
+        y, look = TOP + tall * (i + 1) - 14, style_class(row.style)
         text = interval_text(value, below, above)
         told = f"{row.label}: {text}"
         words.append(told)
         parts.append(
             f'<g class="row" tabindex="0" role="img" aria-label="{escape(told)}"><title>{escape(told)}</title>'
         )
-        parts.append(_box("back", 0, y - 28, WIDTH, ROW - 4))
-        parts.append(_text("name", left, y - 12, row.label, "start"))
-        parts.append(_text("number", right, y - 12, text, "end"))
+        parts.append(_box("back", 0, y - tall + 16, WIDTH, tall - 4))
+        parts.append(_text("name", left, y - 12 - LINE * long, _clip(row.label), "start"))
+        parts.append(_text("number", left if long else right, y - 12, text, "start" if long else "end"))
         if np.isfinite(below):
             parts.append(_box(f"reach {look}", across(below), y - 5, max(across(above) - across(below), 1), 10))
         parts.append(_box(f"point {look}", across(value) - 1.5, y - 8, 3, 16) + "</g>")
