@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_left_of_a_run(run: Path) -> None:
     record = read_run(run)
     assert (record.state, record.reached, record.frames, record.problem) == ("finished", 4_000, 4_000, "")
-    frame = pd.read_csv(run / "episodes.csv")
+    frame: Any = pd.read_csv(run / "episodes.csv")
     for seed in record.seeds:
         returns = frame[frame["seed"] == seed.seed].set_index("frame")["return"]
         assert seed.episodes == 400 == len(returns)

@@ -22,13 +22,13 @@ from tests.experiments.generated import config_of, write
 PAPER = "minatar: paper protocol (no sticky actions), 4,000 frames, 128 hidden units"
 
 
-def _table(report: Path, name: str) -> pd.DataFrame:
+def _table(report: Path, name: str) -> Any:
     return pd.read_csv(report / "tables" / f"{name}.csv")
 
 
-def _raw(sweep: Path, name: str, seed: int) -> pd.Series:
+def _raw(sweep: Path, name: str, seed: int) -> Any:
     """The returns of a seed, read by pandas."""
-    frame = pd.read_csv(sweep / "runs" / name / "episodes.csv")
+    frame: Any = pd.read_csv(sweep / "runs" / name / "episodes.csv")
     return frame[frame["seed"] == seed]["return"]
 
 
