@@ -84,11 +84,9 @@ class ReportArgs:
     frames: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Report the first so many frames of each run: compares runs of different lengths, and those still under way."""
     across_capacity: bool = False
-    """Show agents with networks of different sizes in one panel, as the paper's Figure 3 does; they are kept apart
-    otherwise."""
+    """Show networks of different sizes in one panel, as the paper's Figure 3 does, and not in settings of their own."""
     scales: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv")] = None
-    """What is 0 and what is 1 in normalised scores: a CSV file with the columns env, random and reference. MinAtar's
-    games have both."""
+    """What is 0 and 1 in normalised scores, by columns env, random and reference; MinAtar's games need none."""
     resamples: int = 2_000
     """Bootstrap resamples of each interval."""
     imports: Imports = ()

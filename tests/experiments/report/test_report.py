@@ -274,6 +274,15 @@ def test_mistakes_get_a_sentence_and_leave_nothing(
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
+def test_what_is_interrupted_leaves_nothing(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(figure: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ceqr.experiments.report.picture.draw", interrupt)
+    assert main(["report", str(sweep / "runs" / "sticky"), "--out", str(tmp_path / "out"), "--quiet"]) == 130
+    assert not (tmp_path / "out").exists()
+
+
 def test_runs_under_way_and_scales_of_ones_own(
     sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

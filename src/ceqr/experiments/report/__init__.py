@@ -6,6 +6,7 @@ rows       what is tabulated                           CSV and page
 page       the page itself, with page.html, page.css and page.js
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,22 +76,28 @@ def write(
     published = published_figure(results)
     drawn: list[Figure] = [figure for by_kind in figures.values() for figure in by_kind.values()]
     drawn += [published] if published else []
-    (out / "figures").mkdir()
-    (out / "tables").mkdir()
-    with Progress("drawing", len(drawn), unit="figures", quiet=quiet) as progress:
-        for number, figure in enumerate(drawn, 1):
-            for ending, content in picture.draw(figure).items():
-                write_aside(out / "figures" / f"{figure.name}.{ending}", content)
-            progress.update(number, figure.title)
-    makers: list[Callable[..., rows.Table]] = [rows.scores, rows.seeds, rows.curves, rows.runs]
-    tables: list[rows.Table | None] = [make(results) for make in makers]
-    tables += [rows.combined("time-to-score", results, rows.targets)]
-    if any(suite.aggregates for suite in results.suites):
-        tables += [rows.profiles(results)]
-        tables += [rows.combined(make.__name__, results, make) for make in (rows.aggregates, rows.improvement)]
-    for table in tables:
-        if table is not None and table.rows:
-            write_aside(out / "tables" / f"{table.name}.csv", table.csv())
-    write_aside(out / "index.html", page.render(results, figures, published))  # last: with it, the report is whole
+    made = [out / "figures", out / "tables"]
+    for folder in made:
+        folder.mkdir()
+    try:
+        with Progress("drawing", len(drawn), unit="figures", quiet=quiet) as progress:
+            for number, figure in enumerate(drawn, 1):
+                for ending, content in picture.draw(figure).items():
+                    write_aside(out / "figures" / f"{figure.name}.{ending}", content)
+                progress.update(number, figure.title)
+        makers: list[Callable[..., rows.Table]] = [rows.scores, rows.seeds, rows.curves, rows.runs]
+        tables: list[rows.Table | None] = [make(results) for make in makers]
+        tables += [rows.combined("time-to-score", results, rows.targets)]
+        if any(suite.aggregates for suite in results.suites):
+            tables += [rows.profiles(results)]
+            tables += [rows.combined(make.__name__, results, make) for make in (rows.aggregates, rows.improvement)]
+        for table in tables:
+            if table is not None and table.rows:
+                write_aside(out / "tables" / f"{table.name}.csv", table.csv())
+        write_aside(out / "index.html", page.render(results, figures, published))  # last: with it, the report is whole
+    except BaseException:
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)  # half a report would only be in the way of the next
+        raise
     used = sum(not record.problem for record in records)
     return Report(out / "index.html", len(records), used, results.notes)

@@ -1,6 +1,6 @@
 """From seeds to the numbers of a report: scores, aggregates over games, frames and seconds to a score, and notes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -18,7 +18,6 @@ from ceqr.experiments.tables import RunRecord, common_reach
 
 FEW_SEEDS = 10  # below, a reader is told so
 BAND_SEEDS = 3  # from here on an interval over seeds is drawn
-CURVES = ("score", "nongreedy", "coverage", "epistemic", "aleatoric")
 TARGETS = (("half of the best final score", 0.5), ("90 % of the best final score", 0.9))
 AGGREGATES: dict[str, tuple[str, stats.Statistic]] = {
     "iqm": ("interquartile mean", stats.interquartile_mean),
@@ -130,7 +129,6 @@ def compute(
     comparison: Comparison,
     scales: Mapping[str, Scale],
     resamples: int,
-    done: Callable[[str], None] = lambda what: None,
 ) -> Results:
     """Everything that is computed from the seeds."""
     notes = _about_runs(records) + list(comparison.notes)
@@ -146,7 +144,6 @@ def compute(
             ]
             groups += _with_targets(here)
         suites.append(_aggregate(setting, groups, resamples, notes))
-        done(setting.describe())
     notes += _about_seeds(suites)
     options = {label: describe_options(algorithm) for algorithm, label in comparison.labels.items()}
     return Results(records, suites, list(comparison.labels.values()), options, notes)
