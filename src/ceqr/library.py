@@ -716,8 +716,9 @@ def _explorer(agent: Agent, tree: Any, coverage: float | None) -> Any:
         memory = jax.vmap(lambda start, *both: jax.tree.map(partial(jnp.where, start), *both))(starts, drawn, memory)
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
         outputs = agent.forward(state.params, state.frozen, observations, forward_key)
+        act_keys = jax.random.split(act_key, rows)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
-            outputs, _averse(beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
+            outputs, _averse(beliefs, lambda_al), memory, frame, jax.vmap(agent.draw)(act_keys)
         )
         return _pack(own, actions, beliefs, coverage), memory
 

@@ -103,8 +103,9 @@ def _choose(
     greedy, beliefs = agent.act_greedily(state, observation)
     if not explore:
         return greedy, greedy, beliefs
-    action, _ = agent.act(state, memory, observation, jnp.full(len(observation), frame), keys)
-    return action, greedy, beliefs
+    draws = jax.vmap(agent.draws)(keys)
+    chosen = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
+    return chosen.action, greedy, beliefs
 
 
 def _keep(wanted: frozenset[str], **fields: Any) -> Steps:

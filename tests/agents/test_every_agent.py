@@ -46,6 +46,7 @@ class Programs:
         self.agent = _agent(name, learning_rate=1e-2, dropout=0.0, mask_probability=0.5)
         self.state: AgentState = jit(self.agent.init)(jax.random.key(0))
         self.memory = jit(jax.vmap(self.agent.init_memory, in_axes=(None, 0)))(self.state, KEYS)
+        self.draws = jit(jax.vmap(self.agent.draws))(KEYS)
         self.learn, self.act, self.act_and_learn = map(
             jit, (self.agent.learn, self.agent.act, self.agent.act_and_learn)
         )
@@ -109,10 +110,10 @@ def test_learning_on_one_batch_lowers_the_loss(programs: Programs) -> None:
 def test_one_pass_for_acting_and_learning_is_the_same_as_two(programs: Programs) -> None:
     """Each observation has its own memory, frame and key; the update is that of the first frame."""
     inputs = (programs.state, programs.memory, OBSERVATIONS)
-    actions, *both = programs.act_and_learn(*inputs, BATCH, FRAMES, KEYS)
-    actions_alone, beliefs = programs.act(*inputs, FRAMES, KEYS)
-    np.testing.assert_array_equal(actions, actions_alone)
-    apart = [beliefs, *programs.learn(programs.state, BATCH, FRAMES[0], KEY)]
+    chosen, *learned = programs.act_and_learn(*inputs, BATCH, FRAMES, programs.draws)
+    alone = programs.act(*inputs, FRAMES, programs.draws)
+    np.testing.assert_array_equal(chosen.action, alone.action)
+    both, apart = [chosen, *learned], [alone, *programs.learn(programs.state, BATCH, FRAMES[0], KEY)]
     for a, b in zip(jax.tree.leaves(both), jax.tree.leaves(apart), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
 
@@ -128,7 +129,7 @@ ESTIMATES = {  # epistemic, aleatoric, quantiles
 
 
 def test_an_agent_reports_what_it_estimates_and_nothing_else(programs: Programs) -> None:
-    _, beliefs = programs.act(programs.state, programs.memory, OBSERVATIONS, FRAMES, KEYS)
+    beliefs = programs.act(programs.state, programs.memory, OBSERVATIONS, FRAMES, programs.draws).beliefs
     assert tuple(each is not None for each in beliefs[1:]) == ESTIMATES[programs.name]
     assert beliefs.mean.shape == (2, 2)
     for each in (beliefs.epistemic, beliefs.aleatoric):

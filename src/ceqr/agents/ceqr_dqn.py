@@ -222,11 +222,13 @@ class CEQRDQN(ThompsonAgent):
             evidence=nothing_seen(params.torso.features, self.num_actions) if self._conjugate else (),
         )
 
-    def count_frames(self, state: AgentState, observations: jax.Array, actions: jax.Array) -> Statistics:
+    def seen(self, outputs: CEQROutputs) -> Any:
+        return outputs.phi if self._conjugate else ()
+
+    def count_frames(self, state: AgentState, seen: Any, actions: jax.Array) -> Statistics:
         if not self._conjugate:
             return state.statistics
-        counted = count(state.statistics.evidence, to_phi(state.frozen(observations)), actions)
-        return state.statistics._replace(evidence=counted)
+        return state.statistics._replace(evidence=count(state.statistics.evidence, seen, actions))
 
     def update_statistics(
         self, state: AgentState, outputs: CEQROutputs, successors: Successors, batch: Batch, frame: jax.Array
