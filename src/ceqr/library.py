@@ -253,7 +253,7 @@ class TrainableAgent:
 
     def _publish(self, state: AgentState, frames: int) -> None:
         """Makes what was learned visible to `predict`."""
-        self._learned = _Learned(state, frames, tuple(jax.tree.leaves(state._replace(target=(), optimiser=()))))
+        self._learned = _Learned(state, frames, tuple(jax.tree.leaves(self._agent.at_play(state))))
 
     def predict(
         self,
@@ -312,7 +312,7 @@ class TrainableAgent:
         # Several threads that come with a new shape wait for the first one to compile it.
         with self._compiling:
             if key not in self._programs:
-                state = jax.eval_shape(self._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
+                state = jax.eval_shape(lambda: self._agent.at_play(self._agent.init(jax.random.key(0))))
                 program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state))
                 if not explore:
                     program(self._learned.leaves, batch, np.float32(0))
