@@ -1,4 +1,4 @@
-"""Dependable on classic control: greedy returns after a fixed number of frames, seed by seed, beside sb3-contrib's QR-DQN.
+"""Dependable on classic control: greedy returns after a fixed number of frames, beside sb3-contrib's QR-DQN.
 
     python benchmarks/classic_control.py                                  # hours; begins again where it was stopped
     python benchmarks/classic_control.py --tasks CartPole-v1 --agents qr-dqn sb3 --seeds 3
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tyro
+from rows import Rows
 
-from benchmarks.rows import Rows
 from ceqr.cli import use_compilation_cache
 from ceqr.config import default_config
 from ceqr.errors import UserError
@@ -131,7 +131,9 @@ def sb3(task: str, seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)  # these networks are too small for more
     model = QRDQN("MlpPolicy", task, device="cpu", seed=seed, **TASKS[task].zoo)
     model.learn(TASKS[task].frames)
-    mean, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=EPISODES, deterministic=True)
+    env = model.get_env()
+    assert env is not None
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=EPISODES, deterministic=True)
     return {"greedy": f"{mean:.1f}"}
 
 

@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 import tyro
 from matplotlib.figure import Figure
+from rows import Rows
 
-from benchmarks.rows import Rows
 from ceqr.cli import use_compilation_cache
 from ceqr.config import REAL_DOUBT, default_config
 from ceqr.envs.base import reset
