@@ -276,7 +276,7 @@ class TrainableAgent:
 
     def _publish(self, state: AgentState, frames: int, calibration: Calibration | None = None) -> None:
         """Makes what was learned visible to `predict`."""
-        leaves = tuple(jax.tree.leaves(state._replace(target=(), optimiser=())))
+        leaves = tuple(jax.tree.leaves(self._agent.at_play(state)))
         self._learned = _Learned(state, frames, leaves, calibration)
 
     def predict(
@@ -340,7 +340,7 @@ class TrainableAgent:
         # Several threads that come with a new shape wait for the first one to compile it.
         with self._compiling:
             if key not in self._programs:
-                state = jax.eval_shape(self._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
+                state = jax.eval_shape(lambda: self._agent.at_play(self._agent.init(jax.random.key(0))))
                 program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state), coverage)
                 if not explore:
                     program(learned.leaves, batch, np.float32(0))
@@ -474,7 +474,7 @@ class TrainableAgent:
             state = AgentState(*saved[:-1])
             calibration = Calibration.of(saved.calibration, values, path) if values else None
             if calibration is not None:
-                calibration.check(state, path)
+                calibration.check(agent._agent.at_play(state), path)
             agent._publish(state, frames, calibration)
         if env is not None:
             agent.set_env(env)
@@ -536,7 +536,7 @@ class TrainableAgent:
             agent._setup(config.hyper, envs.observation_format(env), env.num_actions, envs.first_action(env), seed)
             row = config.seed_numbers.index(seed)
             state, frames = read_agent(path, agent._agent, row, whole=True)
-            agent._publish(state, frames, read_calibration(path, frames, seed, state))
+            agent._publish(state, frames, read_calibration(path, frames, seed, agent._agent.at_play(state)))
         agent._env, agent._env_name, agent._num_envs = env, config.env, config.num_envs
         return agent
 
