@@ -100,6 +100,22 @@ def test_learning_changes_the_network_and_nothing_else(programs: Programs) -> No
     assert equal(copied, after._replace(target=after.params))
 
 
+def test_a_target_network_may_follow_by_a_share_with_every_update() -> None:
+    """By hand: a quarter of the new weights and three quarters of its own. It is what plays."""
+    agent = _agent("qr-dqn", learning_rate=1e-2, target_rate=0.25)
+    before: AgentState = jit(agent.init)(jax.random.key(0))
+    after, _ = jit(agent.learn)(before, BATCH, FRAMES[0], KEY)
+    expected = jax.tree.map(lambda new, old: 0.25 * new + 0.75 * old, after.params, before.target)
+    for a, b in zip(jax.tree.leaves(after.target), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert not equal(after.target, before.target)
+    assert equal(jit(agent.copy_target)(after), after)  # no copies besides
+    assert equal(agent.at_play(after), after._replace(params=after.target, target=(), optimiser=()))
+    assert equal(agent.at_play(agent.at_play(after)), agent.at_play(after))
+    copying = _agent("qr-dqn")
+    assert equal(copying.at_play(after).params, after.params)
+
+
 def test_learning_on_one_batch_lowers_the_loss(programs: Programs) -> None:
     state, first = programs.state, programs.loss(programs.state, BATCH)
     for _ in range(60):

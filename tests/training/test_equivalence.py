@@ -46,14 +46,16 @@ class Hazy(CountingAgent):
 
 
 @pytest.mark.parametrize(
-    ("lanes", "every"),
-    [(1, 2), (3, 2), pytest.param(3, 1, marks=pytest.mark.slow), pytest.param(3, 4, marks=pytest.mark.slow)],
+    ("lanes", "every", "rate"),
+    [(1, 2, 0.0), (3, 2, 0.2), pytest.param(3, 1, 0.0, marks=pytest.mark.slow)]
+    + [pytest.param(3, 4, 0.0, marks=pytest.mark.slow)],
 )
-def test_it_is_the_compiled_player_frame_by_frame(lanes: int, every: int) -> None:
+def test_it_is_the_compiled_player_frame_by_frame(lanes: int, every: int, rate: float) -> None:
     """The same chain compiled and on the host: equal to the bit before learning, and but for rounding after."""
     hyper = Hyperparameters(
-        hidden=(8,), batch_size=4, replay_size=100, learning_starts=30, target_period=25, update_every=every
-    )
+        hidden=(8,), batch_size=4, replay_size=100, learning_starts=30, target_period=25, update_every=every,
+        target_rate=rate,
+    )  # fmt: skip
     loop = Loop(Hazy(hyper, (4,), 2), np.float32, lanes)
     env = dataclasses.replace(from_env(HostChain()), build=HostChain, owned=True)
     compiled = CompiledPlayer(loop, NoisyChain(noise=0.0, limit=2), SEEDS)

@@ -38,11 +38,19 @@ class Batch(NamedTuple):
     number: jax.Array  # int32: when it was played; tells a transition from all others
 
 
+class Interval(NamedTuple):
+    """Bounds of a return; a number each for one observation, arrays for a batch."""
+
+    lower: Any
+    upper: Any
+
+
 class Beliefs(NamedTuple):
     """What an agent believes about each action; None for what it does not estimate.
 
     Arrays are [actions] for one observation, and have a leading axis more for a batch: JAX's inside a program, NumPy's
-    outside.
+    outside. The last two are of the greedy action alone, and come with a guarantee (docs/guarantees.md): None until the
+    agent is calibrated, by `agent.calibrate()` or `ceqr calibrate`.
     """
 
     mean: Any
@@ -53,6 +61,15 @@ class Beliefs(NamedTuple):
     """The world's noise, in the unit of returns: more experience would not."""
     quantiles: Any = None
     """Quantiles of the return at the levels (i - 1/2) / N, [actions, N]."""
+    interval: Any = None
+    """Calibrated `Interval` of the discounted return from here on under the greedy policy."""
+    novelty: Any = None
+    """Calibrated p-value of the doubt: small means unlike anything played. None too for agents without doubt."""
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
+        how = "" if self.interval is not None else "; agent.calibrate() gives interval and novelty"
+        return f"Beliefs({values}{how})"
 
 
 class Draws(NamedTuple):
@@ -111,6 +128,9 @@ class Hyperparameters:
     """Frames played before the first update."""
     target_period: int = field(default=1_000, metadata={"least": 1})
     """Frames between copies of the network to the target network."""
+    target_rate: float = field(default=0.0, metadata={"least": 0.0, "most": 1.0})
+    """Share of the network that the target network takes over with every update (Polyak averaging); 0 for whole copies
+    every --target-period frames."""
     update_every: int = field(default=1, metadata={"least": 1})
     """Frames for each update."""
     discount: float = field(default=0.99, metadata={"least": 0.0, "most": 1.0})
@@ -262,6 +282,16 @@ class Agent(abc.ABC):
         target, frozen = jax.tree.map(jnp.copy, (params, frozen))
         return AgentState(params, target, self.optimiser.init(params), frozen, self.init_statistics(params))
 
+    def at_play(self, state: AgentState) -> AgentState:
+        """What an agent that has learned enough needs of its state: no target network and no optimiser.
+
+        A target network that follows the network is an average of it over updates. It plays more evenly than what the
+        last batch left, and so plays in its place.
+        """
+        averaged = self.hyper.target_rate and state.target != ()  # without one, it is at play already
+        params = state.target if averaged else state.params
+        return state._replace(params=params, target=(), optimiser=())
+
     def beliefs_of(self, state: AgentState, outputs: Outputs) -> Beliefs:
         """`beliefs` of a batch of outputs."""
         return jax.vmap(self.beliefs, in_axes=(0, None))(outputs, state)
@@ -362,11 +392,15 @@ class Agent(abc.ABC):
         statistics = self.update_statistics(state, outputs, successors, batch, frame)
         updates, optimiser = self.optimiser.update(grads, state.optimiser, state.params)
         params = optax.apply_updates(state.params, updates)
-        return state._replace(params=params, optimiser=optimiser, statistics=statistics)
+        target = state.target
+        if self.hyper.target_rate:
+            target = optax.incremental_update(params, target, self.hyper.target_rate)
+        return state._replace(params=params, target=target, optimiser=optimiser, statistics=statistics)
 
     def copy_target(self, state: AgentState) -> AgentState:
-        """Sets the target network to the present one, and refreshes what the agent counts."""
-        state = state._replace(target=jax.tree.map(jnp.copy, state.params))
+        """Sets the target network to the present one, unless it follows by itself; refreshes what the agent counts."""
+        if not self.hyper.target_rate:
+            state = state._replace(target=jax.tree.map(jnp.copy, state.params))
         return state._replace(statistics=self.refresh_statistics(state))
 
 

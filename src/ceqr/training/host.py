@@ -33,7 +33,7 @@ DRAWN_AHEAD = 256  # ticks for which random numbers are drawn at once: one by on
 class _Parts(NamedTuple):
     """A group's state by what changes it, or how each part is packed."""
 
-    fixed: Any  # an AgentState; changed by copies of the target network alone
+    fixed: Any  # an AgentState; changed by copies of the target network alone, which is here unless updates move it
     learned: Any  # an AgentState; changed by updates
     played: Any  # (LoopState, Choice): changed by every tick; with what is chosen for the tick to come
 
@@ -53,7 +53,7 @@ class HostPlayer(Player):
 
         group = jax.eval_shape(self.init_group, jnp.zeros(1, jnp.int32))
         choice = jax.eval_shape(self._choose, group, 0)
-        self._packings = _Parts(*map(Packing, _take_apart(group, choice)))
+        self._packings = _Parts(*map(Packing, self._take_apart(group, choice)))
         self._chance_packing = Packing(jax.eval_shape(self._draw_ahead, group.key, 0))
         self._finished_packing = Packing(jax.eval_shape(self._absorb_nothing, group, choice))
         # What was learned is given away only where it is handed back.
@@ -82,14 +82,31 @@ class HostPlayer(Player):
         self._actions = [np.asarray(choice.action)[0] for choice in choices]
 
     def _pack(self, group: LoopState, choice: Choice) -> _Parts:
-        return _Parts(*(p.pack(part) for p, part in zip(self._packings, _take_apart(group, choice), strict=True)))
+        return _Parts(*(p.pack(part) for p, part in zip(self._packings, self._take_apart(group, choice), strict=True)))
 
     def _put_together(self, packed: _Parts) -> tuple[LoopState, Choice]:
         fixed, learned, (rest, choice) = (p.unpack(part) for p, part in zip(self._packings, packed, strict=True))
+        target = learned.target if self._follows else fixed.target
         agent = rest.agent._replace(
-            params=learned.params, target=fixed.target, optimiser=learned.optimiser, frozen=fixed.frozen
+            params=learned.params, target=target, optimiser=learned.optimiser, frozen=fixed.frozen
         )
         return rest._replace(agent=agent), choice
+
+    def _take_apart(self, group: LoopState, choice: Choice) -> _Parts:
+        nothing: Any = ()
+        agent, empty = group.agent, AgentState(nothing, nothing, nothing, nothing, nothing)
+        target = empty._replace(target=agent.target)
+        moved, kept = (target, empty) if self._follows else (empty, target)
+        return _Parts(
+            fixed=kept._replace(frozen=agent.frozen),
+            learned=moved._replace(params=agent.params, optimiser=agent.optimiser),
+            played=(group._replace(agent=empty._replace(statistics=agent.statistics)), choice),
+        )
+
+    @property
+    def _follows(self) -> bool:
+        """Whether every update moves the target network."""
+        return self.loop.agent.hyper.target_rate > 0
 
     # The programs, each of one group.
 
@@ -252,16 +269,6 @@ class HostPlayer(Player):
         with ExitStack() as closing:
             while self._lanes:
                 closing.callback(self._lanes.pop().close)
-
-
-def _take_apart(group: LoopState, choice: Choice) -> _Parts:
-    nothing: Any = ()
-    agent, empty = group.agent, AgentState(nothing, nothing, nothing, nothing, nothing)
-    return _Parts(
-        fixed=empty._replace(target=agent.target, frozen=agent.frozen),
-        learned=empty._replace(params=agent.params, optimiser=agent.optimiser),
-        played=(group._replace(agent=empty._replace(statistics=agent.statistics)), choice),
-    )
 
 
 class _Raised(Exception):
