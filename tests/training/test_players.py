@@ -72,7 +72,7 @@ def _shared(kind: str, lanes: int) -> Any:
 def _another(seeds: tuple[int, ...], lanes: int = 1, kind: str = "compiled") -> Any:
     """A new player that compiles nothing."""
     player, shared = _make(kind, seeds, lanes), _shared(kind, lanes)
-    for name in ("_programs", "_tick", "_tick_without", "_act", "_draw", "_begin", "_copy_target"):
+    for name in ("_programs", "_tick", "_tick_without", "_draw", "_begin", "_renew"):
         if hasattr(shared, name):
             setattr(player, name, getattr(shared, name))
     return player
