@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ceqr.cli import COMMANDS, _parse_train, cache_folder, main, use_compilation_cache
+from ceqr.cli import COMMANDS, _parse_train, main, use_compilation_cache
+from ceqr.compilation import cache_folder
 from tests.conftest import TINY
 from tests.sharing import shared_programs
 

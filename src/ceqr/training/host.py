@@ -9,7 +9,7 @@ environment itself is no part of it, so whoever goes on from a saved state begin
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -74,6 +74,10 @@ class HostPlayer(Player):
         self._draw = jit(lambda key, start: self._chance_packing.pack(self._draw_ahead(key, start)))
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
         self._copy_target = jit(partial(jax.lax.map, loop.agent.copy_target), donate_argnums=0)
+
+    @property
+    def program_key(self) -> tuple[Hashable, ...]:
+        return type(self), self.loop  # the environment is outside
 
     def init_seed(self, seed: jax.Array) -> LoopState:
         return self.loop.init(seed)

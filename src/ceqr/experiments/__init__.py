@@ -1,0 +1,1 @@
+"""Many runs: how they are made, read, compared and reported. Nothing is imported until it is used."""
