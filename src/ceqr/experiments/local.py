@@ -93,6 +93,7 @@ class LocalEngine:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "NPROC": str(len(cores))},
+            start_new_session=True,  # signals to all that belongs to a terminal reach us, and we tell the workers once
         )
         worker = _Worker(cores, process)
         self._workers.append(worker)

@@ -34,6 +34,7 @@ class RayEngine:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"There is no Ray at {address or 'this machine'}: {error}") from error
         self._ray, self._gpus = ray, gpus
+        self._execute = ray.remote(execute)
         self._tasks: dict[Any, RunSpec] = {}
         self.cores = int(ray.cluster_resources().get("CPU", 0))
 
@@ -85,11 +86,10 @@ class RayEngine:
             "num_cpus": spec.cores,
             "num_gpus": self._gpus,
             "max_retries": LOST,
-            "max_calls": 0,  # a process takes run after run
             "name": spec.name,
             "runtime_env": {"env_vars": {**variables, "NPROC": str(spec.cores)}},
         }
-        reference = self._ray.remote(execute).options(**options).remote(task)
+        reference = self._execute.options(**options).remote(task)
         self._tasks[reference] = spec
 
     def wait(self, seconds: float) -> list[tuple[RunSpec, Outcome]]:

@@ -235,7 +235,8 @@ def kinds(declared: Declaration, trusted: Collection[str] | None = None) -> list
     found: dict[str, Kind] = {}
     searched = "search" in declared
     arms = declared.get("arms", [{}])
-    own_of_arms = {key for arm in arms for key in arm if key not in OWN}
+    all_of_arms = {key for arm in arms for key in arm if key not in OWN}
+    own_of_arms = {key for key in all_of_arms if len({repr((declared | arm).get(key)) for arm in arms}) > 1}
     for arm in arms:
         merged = declared | arm
         options = {k: _values(k, v) for k, v in merged.items() if k not in OWN}
@@ -257,10 +258,13 @@ def kinds(declared: Declaration, trusted: Collection[str] | None = None) -> list
                 if name in found:
                     raise UserError(f"The sweep declares {name} twice.")
                 found[name] = Kind(name, configure(agent, env, chosen), space, chosen)
+    from ceqr.training.train import require_extras
+
     for kind in found.values():
         if searched and not kind.space:
             raise UserError(f"There is nothing to search for {kind.name}: give an option of it a range or a list.")
         kind.config.check()
+        require_extras(kind.config)
     return list(found.values())
 
 

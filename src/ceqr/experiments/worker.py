@@ -137,7 +137,7 @@ def _output_to(log: Path) -> Iterator[None]:
 def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, map(int, sys.argv[1:]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which tells us once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us says when to stop, by SIGTERM
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     tasks: queue.Queue[Task | None] = queue.Queue()
     busy = threading.Event()
