@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ SEARCH = [
 ]  # fmt: skip
 
 
-def _trials(sweep: Path) -> list[tuple[object, ...]]:
+def _trials(sweep: Path) -> list[tuple[Any, ...]]:
     """What Optuna's own storage says of each trial."""
     with sqlite3.connect(sweep / "search.db") as storage:
         return storage.execute(

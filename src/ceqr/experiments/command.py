@@ -61,11 +61,8 @@ def _declaration(args: "SweepArgs", options: Mapping[str, str]) -> tuple[Declara
         raise UserError(
             "Say what to sweep: a TOML file, a sweep's directory, figure3, small, or flags such as --agents."
         )
-    declared: Declaration = {}
-    if args.sweep is not None:
-        path = sweeps.find(args.sweep)
-        declared = sweeps.read(path)
-        out = args.out or (path.parent if path.name == "sweep.toml" else Path("sweeps", path.stem))
+    path = None if args.sweep is None else sweeps.find(args.sweep)
+    declared: Declaration = {} if path is None else sweeps.read(path)
     declared |= given
     whole = sweeps.complete(declared)
     agents = {agent for arm in ({}, *whole.get("arms", ())) for agent in (whole | arm)["agents"]}
@@ -76,9 +73,11 @@ def _declaration(args: "SweepArgs", options: Mapping[str, str]) -> tuple[Declara
             raise UserError(f"--{next(iter(asked))} is for a search: give --search, too.")
         declared["search"] = {**declared.get("search", {}), **asked}
     whole = sweeps.complete(declared)
-    if args.sweep is None:
-        out = args.out or Path("sweeps", re.sub(r"[^\w.-]+", "-", "-".join((*whole["envs"], *whole["agents"])))[:80])
-    return whole, None if "envs" in given else args.imports, out
+    if path is None:
+        out = Path("sweeps", re.sub(r"[^\w.-]+", "-", "-".join((*whole["envs"], *whole["agents"])))[:80])
+    else:
+        out = path.parent if path.name == "sweep.toml" else Path("sweeps", path.stem)
+    return whole, None if "envs" in given else args.imports, args.out or out
 
 
 def _what(declared: Declaration, trusted: tuple[str, ...] | None) -> Sequence[Any]:

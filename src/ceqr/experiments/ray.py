@@ -4,6 +4,7 @@ Ray places the tasks, and starts one again elsewhere when its process or its nod
 newest checkpoint, because all nodes share the sweep's directory. That they do is tried before anything starts.
 """
 
+import logging
 import os
 import secrets
 import time
@@ -30,7 +31,7 @@ class RayEngine:
             raise UserError("--engine ray needs an extra; install it with: pip install 'ceqr[ray]'") from error
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without accelerators see them as ever
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="error", configure_logging=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"There is no Ray at {address or 'this machine'}: {error}") from error
         self._ray, self._gpus = ray, gpus

@@ -45,13 +45,11 @@ class Range:
 
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> "Range":
-        try:
-            made = cls(**table)
-            numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (made.low, made.high))
-        except TypeError:
-            numbers = False
-        if not numbers:
+        ends = [table.get(end) for end in ("low", "high")]
+        numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+        if not numbers or not set(table) <= {"low", "high", "log"} or not isinstance(table.get("log", False), bool):
             raise UserError(f"A range is {name} = {{ low = 0.001, high = 1.0, log = true }}, not {dict(table)}.")
+        made = cls(**table)
         if not made.low < made.high or (made.log and made.low <= 0):
             raise UserError(
                 f"The range of {name} must rise{', from above 0,' * made.log} not go {made.low}..{made.high}."
@@ -250,7 +248,7 @@ def kinds(declared: Declaration, trusted: Collection[str] | None = None) -> list
             known = {k: v for k, v in options.items() if k in _types([agent])}
             open_ = {k: v for k, v in known.items() if isinstance(v, Range) or len(v) > 1}
             space = open_ if searched else {}
-            axes = {k: v for k, v in known.items() if k not in space}
+            axes = {k: v for k, v in known.items() if k not in space and not isinstance(v, Range)}
             for values in itertools.product(*axes.values()):
                 chosen = dict(zip(axes, values, strict=True))
                 told = [k for k in chosen if k in open_ or k in own_of_arms]
