@@ -73,7 +73,10 @@ def test_interrupted_every_run_saves_itself(cluster: Any, whole: Path, tmp_path:
     process = start(*TINY, "--engine", "ray", "--address", cluster.address, "--out", str(out))
     wait_for_checkpoint(out)
     process.send_signal(signal.SIGINT)
-    assert f"go on with 'ceqr sweep {out} --import tests.probe_family --engine ray" in finish(process, 130)
+    assert (
+        f"go on with 'ceqr sweep {out} --import tests.probe_family --engine ray --address {cluster.address}"
+        in finish(process, 130)
+    )
     assert any("Stopped by SIGINT" in log.read_text() for log in (out / "logs").iterdir())
     finish(start(str(out), *GOING_ON, "--address", cluster.address))
     assert_same_sweeps(whole, out)

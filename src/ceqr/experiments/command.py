@@ -148,7 +148,8 @@ def _conclude(args: "SweepArgs", status: Status, received: list[int], say: Any) 
         print(f"ceqr: {spec.name} failed {len(tries)} time(s): {tries[-1]}", file=sys.stderr)
         print(f"      its log is {directory.log(spec)}", file=sys.stderr)
     again = f"ceqr sweep {directory.path}{' --import ' * bool(args.imports)}{' '.join(args.imports)}"
-    again += f" --engine {args.engine}" * (args.engine != "local")
+    for option, value in (("engine", args.engine), ("address", args.address), ("gpus", args.gpus)):
+        again += f" --{option} {value}" * (args.engine == "ray" and bool(value))
     if received:
         print(f"Stopped with {waiting:,} run(s) to go; go on with '{again}'.", file=sys.stderr)
         return 128 + received[0]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ceqr.config import GIB, machine_memory
@@ -32,11 +33,15 @@ class _Worker:
 
     def tell(self, task: Task) -> None:
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it has died, and whoever listens to it will say so
             self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:  # it has died, and whoever listens to it will say so
-            pass
+
+    def hang_up(self) -> None:
+        """There is nothing more to do for it."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
 
 
 class LocalEngine:
@@ -92,7 +97,8 @@ class LocalEngine:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "NPROC": str(len(cores))},
+            # What we can import, it can.
+            env={**os.environ, "NPROC": str(len(cores)), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # signals to all that belongs to a terminal reach us, and we tell the workers once
         )
         worker = _Worker(cores, process)
@@ -102,8 +108,9 @@ class LocalEngine:
 
     def _listen(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
-        for line in worker.process.stdout:
-            self._answers.put((worker, json.loads(line)))
+        with worker.process.stdout as answers:
+            for line in answers:
+                self._answers.put((worker, json.loads(line)))
         worker.process.wait()
         self._answers.put((worker, None))
 
@@ -120,7 +127,7 @@ class LocalEngine:
         spec, worker.spec = worker.spec, None
         if outcome is None:  # the process has died
             if worker in self._workers:
-                self._workers.remove(worker)
+                self._dismiss(worker)
             outcome = {"state": "interrupted"} if self._stopping else _died(worker.process.returncode)
         if spec is not None:
             ended.append((spec, outcome))
@@ -131,21 +138,22 @@ class LocalEngine:
             worker.process.send_signal(signal.SIGTERM)
 
     def _dismiss(self, worker: _Worker) -> None:
-        assert worker.process.stdin is not None
         self._workers.remove(worker)
-        worker.process.stdin.close()
+        worker.hang_up()
 
     def close(self) -> None:
         self._stopping = True
-        for worker in list(self._workers):
-            if worker.spec is None:
-                self._dismiss(worker)
-            else:
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.hang_up()
+            if worker.spec is not None:
                 worker.process.kill()
+        for worker in workers:
             try:
                 worker.process.wait(LIVING)
             except subprocess.TimeoutExpired:
                 worker.process.kill()
+                worker.process.wait()
 
 
 def _died(code: int) -> Outcome:
