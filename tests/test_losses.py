@@ -19,8 +19,10 @@ from scipy.special import gammaln
 
 from ceqr import losses
 from ceqr.losses import NIG, quantile_levels
+from tests.conftest import jit
 
-# Compiled as a whole: without jit, JAX compiles every single operation, and the tests would take minutes.
+# Compiled as a whole: without jit, JAX compiles every single operation, and the tests would take minutes. What
+# calls them is compiled as for a user: how XLA makes logarithms and exponentials fast may lose digits.
 nig_from_raw = jax.jit(losses.nig_from_raw)
 nig_nll = jax.jit(losses.nig_nll)
 evidential = jax.jit(losses.evidential, static_argnames=("reg", "levels"))
@@ -44,7 +46,7 @@ def f32(*values) -> jax.Array:
 
 
 def gradient(term: Callable, *inputs, of: int | tuple[int, ...] = 0, **options):
-    return jax.jit(jax.grad(partial(term, **options), argnums=of))(*inputs)
+    return jit(jax.grad(partial(term, **options), argnums=of))(*inputs)
 
 
 def every_term(theta, target, nig: NIG) -> dict[str, jax.Array]:
@@ -80,7 +82,7 @@ def golden_inputs(case: int, dtype) -> tuple[jax.Array, jax.Array, NIG]:
 @pytest.mark.parametrize(("case", "run"), [(0, "jit"), (1, "jit"), (2, "jit"), (3, "jit"), (2, "eager")])
 def test_golden_values(case: int, run: str, dtype: str, rtol: float):
     with jax.enable_x64(dtype == "float64"):
-        terms = (jax.jit(every_term) if run == "jit" else every_term)(*golden_inputs(case, dtype))
+        terms = (jit(every_term) if run == "jit" else every_term)(*golden_inputs(case, dtype))
         inputs = {"theta", "target", "gamma", "nu", "alpha", "beta"}
         in_file = {name.split("/")[1] for name in GOLDEN.files if name.startswith(f"case{case}/")}
         assert set(terms) == in_file - inputs  # nothing in the file goes untested
@@ -100,7 +102,7 @@ def check_gradients(term: Callable, *inputs, step: float = 1e-6) -> None:
     def loss(x):
         return jnp.sum(term(*unravel(x)))
 
-    @jax.jit
+    @jit
     def both(x):
         steps = step * jnp.eye(x.size)
         above, below = jax.vmap(loss)(x[None] + steps), jax.vmap(loss)(x[None] - steps)
@@ -155,7 +157,7 @@ def float32s(limit: float, *shape: int):
     return arrays(np.float32, shape, elements=st.floats(-limit, limit, width=32))
 
 
-@jax.jit
+@jit
 def terms_and_gradients(raw, theta, target):
     """raw: [4, B, 2, N]. theta, target: [B, N]. Each term has its own gradient, for a sum could hide one."""
 
@@ -471,7 +473,7 @@ def test_variant_none_is_zero_of_the_right_dtype(dtype: str):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype: str):
-    terms = jax.jit(every_term)(*golden_inputs(0, dtype))
+    terms = jit(every_term)(*golden_inputs(0, dtype))
     for name, value in terms.items():
         assert value.dtype == dtype
         assert_allclose(value.astype("float32"), GOLDEN[f"case0/{name}"], rtol=0.05, atol=0.05, err_msg=name)
@@ -494,9 +496,9 @@ def test_vmap_over_seeds():
     # The batch's share is that of each seed's own batch.
     theta, target, nig = golden_inputs(0, "float32")
     fold = [jax.tree.map(lambda x: x.reshape(4, 8, *x.shape[1:]), x) for x in (theta, target, nig)]
-    together = jax.jit(jax.vmap(every_term))(*fold)
+    together = jit(jax.vmap(every_term))(*fold)
     for i in range(4):
-        alone = jax.jit(every_term)(*jax.tree.map(lambda x, i=i: x[i], fold))
+        alone = jit(every_term)(*jax.tree.map(lambda x, i=i: x[i], fold))
         for name, value in alone.items():
             assert_allclose(together[name][i], value, rtol=1e-5, err_msg=name)
 

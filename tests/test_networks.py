@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import jit
 
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.networks import (
@@ -18,7 +19,7 @@ from ceqr.networks import (
     parameter_count,
     torso,
 )
-from tests.agents.programs import jit, normal
+from tests.agents.programs import normal
 
 KEY = jax.random.key(0)
 

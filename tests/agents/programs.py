@@ -1,18 +1,12 @@
-"""Helps the tests of the agents to compile little: their programs run a few times, so compiling is what they cost."""
+"""What the tests of the agents learn from, and how they compare what came of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ceqr.agents.base import Batch
-
-
-def jit(function: Callable[..., Any]) -> Any:
-    """`jax.jit` with a compiler that spends no time on speed."""
-    cpu = jax.default_backend() == "cpu"
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0} if cpu else {})
 
 
 def normal(seed: int, *shape: int) -> Any:

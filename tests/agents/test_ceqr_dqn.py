@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import jit
 
 from ceqr import losses
 from ceqr.agents.base import Beliefs, Successors, pick
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters, CEQROutputs
 from ceqr.errors import UserError
-from tests.agents.programs import jit, make_batch, normal
+from tests.agents.programs import make_batch, normal
 
 HYPER = CEQRDQNHyperparameters(hidden=(16,), quantiles=4, batch_size=6, lambda_ep=0.3)
 AGENT = CEQRDQN(HYPER, observation_shape=(3,), num_actions=2)

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import jit
 
 from ceqr.agents import AGENTS, agent_classes, register
 from ceqr.agents.base import Agent, AgentState, Batch
 from ceqr.cli import main
 from ceqr.networks import parameter_count
 from ceqr.training.loop import Loop
-from tests.agents.programs import equal, jit, make_batch
+from tests.agents.programs import equal, make_batch
 from tests.conftest import TINY
 from tests.probes import PROBE_OPTIONS, NoisyChain, Treadmill, train_probe
 from tests.sharing import shared_programs

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import jit
 from scipy.stats import spearmanr
 
 from ceqr.agents import evidence
@@ -14,7 +15,6 @@ from ceqr.agents.evidence import MEMORY, Evidence
 from ceqr.networks import phi_size
 from ceqr.training.loop import Loop
 from ceqr.training.players import make_player
-from tests.agents.programs import jit
 from tests.probes import Grid, join, play
 
 ACTIONS, FEATURES = 3, 7

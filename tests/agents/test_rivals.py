@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import jit
 from scipy import integrate, stats
 
 from ceqr.agents.base import Beliefs, Successors
@@ -27,7 +28,7 @@ from ceqr.agents.ua_dqn import (
 from ceqr.networks import parameter_count
 from ceqr.training.compiled import CompiledPlayer
 from ceqr.training.loop import Loop
-from tests.agents.programs import jit, make_batch, normal
+from tests.agents.programs import make_batch, normal
 from tests.probes import PROBE_OPTIONS, NoisyChain, train_probe
 
 rlax = pytest.importorskip("rlax")

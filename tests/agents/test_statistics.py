@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax import jit
 
 from ceqr.agents.base import AgentState, Batch, Hyperparameters
-from tests.agents.programs import equal, jit, make_batch
+from tests.agents.programs import equal, make_batch
 from tests.probes import CountingAgent, Counts
 
 HYPER = Hyperparameters(hidden=(8,), batch_size=6, learning_rate=1e-2)

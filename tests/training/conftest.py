@@ -1,26 +1,16 @@
 """What the tests of training share."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 SMALL = [
     "--agent", "dqn", "--hidden", "8", "--batch-size", "4", "--replay-size", "100", "--learning-starts", "20",
     "--target-period", "50", "--quiet",
 ]  # fmt: skip
 """Options of `ceqr train` for what compiles in no time."""
-
-
-@pytest.fixture(scope="module")
-def quick_compiler() -> Iterator[None]:
-    """Programs that compile in half the time: for tests of what is computed, not of how fast."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def assert_equal(a: Any, b: Any) -> None:

@@ -82,7 +82,6 @@ def count(kind: str, path: str) -> None:
     """What the tests below run in a process of its own: writes what all seeds counted, in every company."""
     jax.config.update("jax_compilation_cache_dir", str(Path(os.environ["CEQR_CACHE_DIR"]) / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.config.update("jax_disable_most_optimizations", True)  # it compiles in half the time
     found: dict[str, Any] = {}
     for seeds in COMPANIES:
         print(f"{len(seeds)} seeds", flush=True)

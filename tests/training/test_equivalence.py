@@ -16,8 +16,6 @@ from ceqr.training.host import HostPlayer
 from ceqr.training.loop import Loop
 from tests.probes import CountingAgent, FeaturesAndValues, HostChain, NoisyChain, go_on, join, play
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 SEEDS = (3, 4)
 
 

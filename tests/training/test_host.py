@@ -20,8 +20,6 @@ from ceqr.training.players import EnvironmentFailed, Player
 from tests.probes import Counting, CountingAgent, HostTreadmill, go_on, join, play
 from tests.training.conftest import assert_equal
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 LANES = 3
 HYPER = Hyperparameters(
     hidden=(8,), batch_size=4, replay_size=300, learning_starts=30, target_period=20, update_every=2

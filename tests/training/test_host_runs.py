@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,9 +23,14 @@ from ceqr.runs import read_config
 from ceqr.training import checkpoint
 from ceqr.training.train import player_of
 from tests.probes import COUNTING, Counting, CountingAgent, join
+from tests.sharing import shared_programs
 from tests.training.conftest import SMALL, assert_equal
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
+
+@pytest.fixture(autouse=True, scope="module")
+def _shared_programs() -> Any:
+    with shared_programs():
+        yield
 
 
 def _counting(out: Path, frames: int, *more: str) -> list[str]:
@@ -108,7 +114,7 @@ def test_killed_and_resumed_is_stopped_there_and_resumed(tmp_path: Path) -> None
     config["config"]["frames"] = frame + 100
     (killed / "config.json").write_text(json.dumps(config))
     assert main(_resume(killed, "--quiet")) == 0
-    # In a process of its own, too: XLA's threads, and the tests' quick compiler, change how sums are rounded.
+    # In a process of its own, too: XLA's threads change how sums are rounded.
     subprocess.run(
         [sys.executable, "-m", "ceqr.cli", *_counting(stopped, frame)], check=True, cwd=Path(__file__).parents[2]
     )

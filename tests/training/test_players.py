@@ -36,7 +36,7 @@ CHUNK = 50  # frames: more than a period, and nothing that three lanes divide
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _full_chunks(quick_compiler: None) -> Iterator[None]:
+def _full_chunks() -> Iterator[None]:
     """Chunks that are full however slow the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "CHUNK_FRAMES", CHUNK)

@@ -18,6 +18,7 @@ from ceqr.envs.gymnasium import seed_of
 from ceqr.progress import Progress
 from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, stream
+from ceqr.training import host as host_module
 from ceqr.training.players import EnvironmentFailed
 from ceqr.training.run_loop import Diverged, run_loop
 from tests.probes import Counting, NoisyChain
@@ -224,7 +225,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _family(quick_compiler: None) -> Any:
+def _family() -> Any:
     register(Family(prefix="breaking", make=KINDS.__getitem__, compiled=True, about="probes", names=tuple(KINDS)))
     yield
     del FAMILIES["breaking"]
@@ -260,9 +261,14 @@ SEEDS = (1, 2, 3)
     [(kind, host) for host in (False, True) for kind in KINDS if host or kind in ("reward-nan", "observation-inf")],
 )
 def test_an_environment_that_gives_what_is_not_finite(
-    kind: str, host: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    host: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Training stops, says whose fault it was, and keeps nothing of that chunk."""
+    monkeypatch.setattr(host_module, "CHUNK_SECONDS", 1e9)  # a chunk ends where a log entry is due, and nowhere else
     fates = {seed: _fate(seed, host) for seed in SEEDS}
     frame, seed = min((fate, seed) for seed, fate in fates.items())
     assert len(set(fates.values())) == len(SEEDS)
