@@ -1,6 +1,5 @@
 """Sweeps on a real Ray of several nodes end with the same bytes as on this machine, whatever is lost on the way."""
 
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -115,7 +114,6 @@ def test_no_ray_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     out = tmp_path / "sweep"
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
     assert (
         main(["sweep", "--agents", "dqn", "--hidden", "8", "--engine", "ray", "--address", address, "--out", str(out)])
         == 2

@@ -7,6 +7,7 @@ newest checkpoint, because all nodes share the sweep's directory. That they do i
 import logging
 import os
 import secrets
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class RayEngine:
         except ImportError as error:
             raise UserError("--engine ray needs an extra; install it with: pip install 'ceqr[ray]'") from error
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without accelerators see them as ever
+        _knock(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -116,6 +118,17 @@ class RayEngine:
 
     def close(self) -> None:
         self._ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Raises `UserError` if nobody listens at an address of the form host:port: Ray itself would wait for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"There is no Ray at {address}: {error}.") from error
 
 
 def _mark(path: str, token: str) -> None:
