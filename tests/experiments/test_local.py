@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ceqr.cli import main
+from ceqr.experiments import estimate
 from ceqr.experiments.directory import SweepDirectory
 from ceqr.experiments.execute import DONE, FAILED, RUNNING, WAITING, Status
 from ceqr.experiments.live import table_of
@@ -96,7 +97,10 @@ def test_failed_runs_are_listed_and_the_others_are_done(tmp_path: Path, capfd: p
     assert len(json.loads((out / "attempts.json").read_text())[name]) == 2
 
 
-def test_a_sweep_may_grow_but_not_change(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_may_grow_but_not_change(
+    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "SECONDS", 0.1)
     before = (whole / "sweep.toml").read_bytes()
     assert main(["sweep", str(whole), "--import", "tests.probe_family", "--frames", "4000"]) == 2
     assert "holds another sweep" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 
 import tests.probe_family  # noqa: F401  # makes the probe known here, too
 from ceqr.cli import main
+from ceqr.experiments import estimate
 from ceqr.experiments.sweep import complete, expand, read
 from tests.experiments.conftest import PROBE, finish, start, wait_for_checkpoint
 
@@ -62,6 +63,9 @@ def test_interrupted_it_ends_with_the_same_trials(searched: Path, tmp_path: Path
     assert _trials(out) == _trials(searched)
 
 
-def test_a_search_may_be_given_more_trials(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_may_be_given_more_trials(
+    searched: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "SECONDS", 0.1)
     assert main(["sweep", str(searched), "--import", "tests.probe_family", "--trials", "7", "--dry-run"]) == 0
     assert "14 runs" in capsys.readouterr().out
