@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROMISES = {
     "quick_start.py": (["--frames", "1200"], ["mean return of 10 greedy episodes", "own doubt", "saved and loaded"]),
-    "act_when_sure.py": (["--frames", "1500", "--episodes", "2"], ["the agent alone", "handed over"]),
+    "act_when_sure.py": (
+        ["--frames", "1500", "--episodes", "2", "--calibration", "20"],
+        ["the agent alone", "handed over"],
+    ),
     "custom_environment.py": (["--frames", "3000"], ["lambda_al 0.0: cross", "lambda_al 0.5: wait"]),
 }
 

@@ -10,14 +10,17 @@ from ceqr import gym
 
 if TYPE_CHECKING:
     from ceqr.library import CEQRDQN, DQN, DUVN, QRDQN, UADQN, BootstrappedDQN
+    from ceqr.monitor import DriftMonitor
     from ceqr.regression import EvidentialQuantileRegressor
 
-__all__ = ["CEQRDQN", "DQN", "DUVN", "QRDQN", "UADQN", "BootstrappedDQN", "EvidentialQuantileRegressor"]
+__all__ = ["CEQRDQN", "DQN", "DUVN", "QRDQN", "UADQN", "BootstrappedDQN", "DriftMonitor", "EvidentialQuantileRegressor"]
+
+ELSEWHERE = {"DriftMonitor": "ceqr.monitor", "EvidentialQuantileRegressor": "ceqr.regression"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = "ceqr.regression" if name == "EvidentialQuantileRegressor" else "ceqr.library"
+        module = ELSEWHERE.get(name, "ceqr.library")
         return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

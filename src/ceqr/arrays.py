@@ -5,6 +5,7 @@ some rows of them. No more is held in memory than is asked for. A file from a st
 at will: members are stored as they are, and what one declares is compared with what is expected before it is read.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -63,6 +64,16 @@ def write(file: BinaryIO, groups: Sequence[Any], meta: dict[str, Any]) -> None:
             assert name != META
             assert all(other == name for other, _ in others)
             _write_member(archive, name, [_plain(leaf) for _, leaf in named])
+
+
+def digest(tree: Any) -> str:
+    """The SHA-256 of a tree: of its leaves' names, types, shapes and numbers."""
+    total = hashlib.sha256()
+    for name, leaf in _named_leaves(tree):
+        array = np.ascontiguousarray(_plain(leaf))
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(array.reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, parts: Sequence[np.ndarray]) -> None:

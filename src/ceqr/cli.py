@@ -1,4 +1,4 @@
-"""The command line: `ceqr train | resume | eval | plot | sweep | regress | bench`.
+"""The command line: `ceqr train | resume | eval | calibrate | monitor | plot | sweep | regress | bench`.
 
 Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
 command that needs it, so that help and most mistakes are answered at once.
@@ -23,7 +23,7 @@ from tyro.conf import Positional
 
 from ceqr.errors import UserError
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_FAILED, EXIT_USAGE, EXIT_ALARM = 1, 2, 3
 
 RunPath = Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
@@ -61,6 +61,60 @@ class EvalArgs:
     """Modules to import first: what an environment or agent of your own needs, or what the run names and you trust."""
     json: bool = False
     """Print JSON, with the return of every episode."""
+
+
+@dataclass(frozen=True)
+class CalibrateArgs:
+    """Give the beliefs of a trained run a guarantee: play greedy episodes, on randomness that training never saw.
+
+    From then on predictions of the run's agent have an interval that contains the return, and a p-value of novelty
+    (docs/guarantees.md). It is kept in the run directory, for the newest checkpoint.
+    """
+
+    run: RunPath
+    """Run directory."""
+    episodes: int = 200
+    """Episodes to play with each seed; more make intervals tighter and the least p-value smaller."""
+    coverage: float = 0.9
+    """Share of returns that intervals should contain."""
+    max_episode_frames: int = 10_000
+    """Frames after which an episode is cut off: a good player may never lose."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Seed of the play; each agent's own unless given."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what the run names and you trust."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class MonitorArgs:
+    """Play a calibrated run, and alarm if the world is no longer the one that it was calibrated in.
+
+    It bets against "nothing has changed", and alarms when its capital passes 1 / delta: while nothing changes that ever
+    happens with probability delta at most. The exit code is 3 on alarm, and 0 otherwise.
+    """
+
+    run: RunPath
+    """Run directory, of a run that `ceqr calibrate` has seen."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Environment to play; the run's own unless given."""
+    env_kwargs: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[KEY=VALUE ...]")] = None
+    """Its options; those of the run unless given, or unless the environment is another."""
+    protocol: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """MinAtar's rules; the run's unless given."""
+    episodes: int = 200
+    """Episodes to play, at most; it stops at an alarm."""
+    delta: float = 0.01
+    """Probability of ever alarming although nothing has changed."""
+    agent_seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Which of the run's seeds to watch; the first unless given."""
+    seed: int = 0
+    """Seed of the play, and of the chance that breaks ties."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what the run names and you trust."""
+    json: bool = False
+    """Print JSON, with the capital after every episode."""
 
 
 @dataclass(frozen=True)
@@ -295,6 +349,61 @@ def evaluate(argv: Sequence[str]) -> int:
     return 0
 
 
+def calibrate(argv: Sequence[str]) -> int:
+    args = _parse(CalibrateArgs, "calibrate", argv)
+    _check_seed("seed", args.seed)
+    _import(args.imports)
+    use_compilation_cache()
+    from ceqr.calibrate import calibrate_run
+
+    options = (args.episodes, args.coverage, args.max_episode_frames, args.seed)
+    path, found = calibrate_run(args.run, *options, quiet=args.json, imports=args.imports)
+    if args.json:
+        print(json.dumps({"file": str(path), "seeds": {str(k): v.to_json() for k, v in found.items()}}, indent=2))
+        return 0
+    share = f"{100 * args.coverage:g} %"
+    print(f"{args.run}: {share} intervals of the return, from {args.episodes:,} greedy episodes a seed")
+    for seed, each in found.items():
+        own = f"its own held {100 * each.own_coverage:.1f} %, mean width {each.own_width:.4g}; "
+        own = own if each.own_width else "it has no quantiles, so around the mean; "
+        print(f"  seed {seed}: {own}moved by {each.widening:+.4g}, mean width {each.width:.4g}")
+        if each.known < each.episodes:
+            print(f"    {each.episodes - each.known:,} episode(s) were cut off so early that no return is known.")
+        if each.rarity is None:
+            print("    The agent has no doubt of its own, and so no novelty.")
+    print(path)
+    return 0
+
+
+def monitor(argv: Sequence[str]) -> int:
+    args = _parse(MonitorArgs, "monitor", argv)
+    for option, seed in (("seed", args.seed), ("agent-seed", args.agent_seed)):
+        _check_seed(option, seed)
+    _import(args.imports)
+    use_compilation_cache()
+    from ceqr.monitor_run import monitor_run
+
+    changed = {"env": args.env, "env_kwargs": args.env_kwargs, "protocol": args.protocol}
+    options = (changed, args.episodes, args.delta, args.agent_seed, args.seed)
+    result = monitor_run(args.run, *options, quiet=args.json, imports=args.imports)
+    if args.json:
+        print(json.dumps(result.to_json(), indent=2))
+        return EXIT_ALARM if result.alarm else 0
+    print(f"{args.run} in {result.env}, against {result.reference:,} episodes of its calibration")
+    each = ", ".join(f"{kind} {capital:.3g}" for kind, capital in result.capitals.items())
+    print(f"  capital {result.capital:.3g} after {result.episodes:,} episodes ({each}); alarm at {1 / args.delta:,.0f}")
+    if result.alarm:
+        print(f"ALARM after {result.episodes:,} episodes: the world is not the one it was calibrated in.")
+        return EXIT_ALARM
+    print("No alarm: no evidence that anything has changed.")
+    return 0
+
+
+def _check_seed(option: str, seed: int | None) -> None:
+    if seed is not None and not 0 <= seed < 2**31 - 1:
+        raise UserError(f"--{option} must be from 0 to 2,147,483,646, not {seed:,}.")
+
+
 def plot(argv: Sequence[str]) -> int:
     args = _parse(PlotArgs, "plot", argv)
     from ceqr.plot import plot
@@ -485,6 +594,8 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (train, "train an agent from scratch"),
     "resume": (resume, "go on with a run, or extend it"),
     "eval": (evaluate, "play greedy episodes with a trained run"),
+    "calibrate": (calibrate, "give a run's beliefs a guarantee"),
+    "monitor": (monitor, "alarm if the world is not the one of the calibration"),
     "plot": (plot, "draw a run's learning curves"),
     "sweep": (sweep, "run many configurations, on this machine or on a Ray cluster"),
     "regress": (regress, "fit the regressor to a table, or to the paper's example"),
@@ -493,7 +604,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
 
 
 def _help() -> str:
-    lines = [f"  {name:<8} {text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<9} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: ceqr COMMAND [OPTIONS]",

@@ -29,11 +29,22 @@ import numpy as np
 from ceqr import arrays, envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Agent, AgentState, Beliefs, Hyperparameters
+from ceqr.calibrate import (
+    COVERAGE,
+    EPISODES,
+    LIMIT,
+    Calibration,
+    calibrate,
+    check_options,
+    judge,
+    read_calibration,
+)
 from ceqr.compilation import jit
 from ceqr.config import build, check_memory, default_hyper, fitting_preset, make_env
 from ceqr.envs.observations import ObservationFormat
 from ceqr.errors import UserError
 from ceqr.evaluate import play_episodes
+from ceqr.monitor import DriftMonitor
 from ceqr.progress import Progress
 from ceqr.provenance import provenance
 from ceqr.runs import EpisodeRow, read_agent, read_config
@@ -70,6 +81,18 @@ class _Learned(NamedTuple):
     # Without what learning alone needs. Taken apart once, not in every prediction: that would take longer than the
     # network.
     leaves: tuple[Any, ...]
+    calibration: Calibration | None  # of just these weights
+
+
+class _Saved(NamedTuple):
+    """A saved agent: its state, and the arrays of its calibration, of which there are none if there is none."""
+
+    params: Any
+    target: Any
+    optimiser: Any
+    frozen: Any
+    statistics: Any
+    calibration: Any = ()
 
 
 class TrainableAgent:
@@ -251,9 +274,10 @@ class TrainableAgent:
         self._player = player
         return player
 
-    def _publish(self, state: AgentState, frames: int) -> None:
+    def _publish(self, state: AgentState, frames: int, calibration: Calibration | None = None) -> None:
         """Makes what was learned visible to `predict`."""
-        self._learned = _Learned(state, frames, tuple(jax.tree.leaves(state._replace(target=(), optimiser=()))))
+        leaves = tuple(jax.tree.leaves(state._replace(target=(), optimiser=())))
+        self._learned = _Learned(state, frames, leaves, calibration)
 
     def predict(
         self,
@@ -276,46 +300,50 @@ class TrainableAgent:
         """
         batch, single = self._observations.read(observation)
         risk = self._own_risk if lambda_al is None else self._risk(lambda_al, explore)
+        learned = self._learned
         if explore:
-            told = self._explore(batch, risk, episode_start)
+            told = self._explore(learned, batch, risk, episode_start)
         else:
-            told = self._program(False, batch)(self._learned.leaves, batch, risk)
+            told = self._program(False, learned, batch)(learned.leaves, batch, risk)
         rows = np.array(told)  # a copy, which is the caller's
         rows = rows[0] if single else rows
-        beliefs = Beliefs(*[None if place is None else place.of(rows) for place in self._layout])
+        known: list[Any] = [None if place is None else place.of(rows) for place in self._layout]
+        if learned.calibration is not None:
+            known[-2:] = learned.calibration.tell(rows)
+        beliefs = Beliefs(*known)
         if single:
             return int(rows[0]) + self._first_action, beliefs
         return rows[:, 0].astype(np.int64) + self._first_action, beliefs
 
-    def _explore(self, batch: np.ndarray, risk: np.float32, episode_start: Any) -> Any:
+    def _explore(self, learned: _Learned, batch: np.ndarray, risk: np.float32, episode_start: Any) -> Any:
         rows = len(batch)
         try:
             starts = np.broadcast_to(np.asarray(episode_start, bool), (rows,))
         except ValueError as error:
             raise ValueError(f"episode_start must be True, False or {rows} of them, one for each row.") from error
-        program = self._program(True, batch)
+        program = self._program(True, learned, batch)
         with self._exploring:
             if rows not in self._memories:
                 self._memories[rows], starts = _no_memory(self._agent, rows), np.ones(rows, bool)
-            learned = self._learned
             numbers = np.array([learned.frames, self.seed, next(self._predictions) % 2**31], np.int32)
             told, self._memories[rows] = program(learned.leaves, batch, risk, self._memories[rows], starts, numbers)
         return told
 
-    def _program(self, explore: bool, batch: np.ndarray) -> Any:
+    def _program(self, explore: bool, learned: _Learned, batch: np.ndarray) -> Any:
         """What predicts for a batch of that shape."""
-        key = (explore, batch.shape)
+        key = (explore, learned.calibration and learned.calibration.coverage, batch.shape)
         program = self._programs.get(key)
-        return self._make_program(explore, batch, key) if program is None else program
+        return self._make_program(key, learned, batch) if program is None else program
 
-    def _make_program(self, explore: bool, batch: np.ndarray, key: Any) -> Any:
+    def _make_program(self, key: Any, learned: _Learned, batch: np.ndarray) -> Any:
+        explore, coverage, _ = key
         # Several threads that come with a new shape wait for the first one to compile it.
         with self._compiling:
             if key not in self._programs:
                 state = jax.eval_shape(self._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
-                program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state))
+                program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state), coverage)
                 if not explore:
-                    program(self._learned.leaves, batch, np.float32(0))
+                    program(learned.leaves, batch, np.float32(0))
                 self._layout = _layout(self._agent)
                 self._programs[key] = program
             return self._programs[key]
@@ -344,6 +372,63 @@ class TrainableAgent:
             )
         return np.array(returns)
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `calibrate` found out about the agent as it is; None if it was not asked, or has learned since."""
+        return self._learned.calibration
+
+    def calibrate(
+        self,
+        episodes: int = EPISODES,
+        coverage: float = COVERAGE,
+        max_episode_frames: int = LIMIT,
+        seed: int | None = None,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Plays greedy episodes, on randomness that training never saw, to give beliefs a guarantee.
+
+        From then on `predict` tells `beliefs.interval`, which contains the discounted return from here on under the
+        agent's own greedy policy with probability `coverage` at least, and `beliefs.novelty`, a p-value of the
+        observation. Both are about a random step of a new episode (docs/guarantees.md). Learning on ends it.
+
+        Args:
+            episodes: How many to play; more make the interval tighter and the least p-value smaller.
+            coverage: The share of returns that the interval should contain.
+            max_episode_frames: Frames after which an episode is cut off.
+            seed: Of the play; the agent's own unless given.
+            progress_bar: Whether to show one.
+        """
+        episodes = _whole("episodes", episodes, 0, LARGEST)
+        limit = _whole("max_episode_frames", max_episode_frames, 0, LARGEST)
+        seed = self.seed if seed is None else _whole("seed", seed, 0, LARGEST)
+        if isinstance(coverage, bool) or not isinstance(coverage, int | float | np.floating):
+            raise ValueError(f"coverage must be a number above 0 and below 1, not {coverage!r}.")
+        with _as_value_errors():
+            check_options(episodes, float(coverage), limit)
+        env = self._require_env()
+        # Learning waits, so that what is calibrated is what the agent is.
+        with self._learning if getattr(env, "owned", True) else self._alone(), _as_value_errors():
+            learned = self._learned
+            with Progress("calibrating", episodes, unit="episodes", quiet=not progress_bar) as progress:
+                options = (self._agent, learned.state, env, seed, episodes, float(coverage), limit)
+                found = calibrate(*options, world=self.seed, report=lambda over: progress.update(over, ""))
+            self._publish(learned.state, learned.frames, found)
+        return self
+
+    def monitor(self, delta: float = 0.01, seed: int = 0) -> DriftMonitor:
+        """An alarm for this agent's use from now on, on what `calibrate` has seen.
+
+        Args:
+            delta: The probability of ever alarming although nothing has changed.
+            seed: Of the chance that breaks ties.
+        """
+        calibration = self._learned.calibration
+        if calibration is None:
+            raise ValueError(
+                "The agent is not calibrated, so there is nothing to compare with: call calibrate() first."
+            )
+        return DriftMonitor(calibration.reference, delta, seed)
+
     @contextmanager
     def _alone(self) -> Any:
         """Where there is but one environment: learning waits, and will begin a new episode in it."""
@@ -368,8 +453,10 @@ class TrainableAgent:
             "seed": self.seed,
             "env": self._env_name,
             "packages": provenance()["packages"],
+            "calibration": learned.calibration and learned.calibration.to_json(),
         }
-        arrays.save_file(Path(path), learned.state, meta)
+        saved = _Saved(*learned.state, calibration=learned.calibration.to_tree() if learned.calibration else ())
+        arrays.save_file(Path(path), saved, meta)
 
     @classmethod
     def load(cls, path: "str | os.PathLike[str]", env: "str | gymnasium.Env | None" = None) -> Self:
@@ -381,7 +468,14 @@ class TrainableAgent:
         with _as_value_errors():
             meta = arrays.load_meta(path)
             agent, frames, like = _class_for(cls, meta.get("agent"))._from_meta(path, meta)
-            agent._publish(arrays.load_file(path, like)[0], frames)
+            values = meta.get("calibration")
+            kept = Calibration.tree_like(values, path) if values else ()
+            saved, _ = arrays.load_file(path, _Saved(*like, calibration=kept))
+            state = AgentState(*saved[:-1])
+            calibration = Calibration.of(saved.calibration, values, path) if values else None
+            if calibration is not None:
+                calibration.check(state, path)
+            agent._publish(state, frames, calibration)
         if env is not None:
             agent.set_env(env)
         return agent
@@ -441,7 +535,8 @@ class TrainableAgent:
             agent = cls.__new__(cls)
             agent._setup(config.hyper, envs.observation_format(env), env.num_actions, envs.first_action(env), seed)
             row = config.seed_numbers.index(seed)
-            agent._publish(*read_agent(path, agent._agent, row, whole=True))
+            state, frames = read_agent(path, agent._agent, row, whole=True)
+            agent._publish(state, frames, read_calibration(path, frames, seed, state))
         agent._env, agent._env_name, agent._num_envs = env, config.env, config.num_envs
         return agent
 
@@ -525,7 +620,7 @@ def _initialiser(agent: Agent) -> Any:
 # then beliefs end to end). Handing over one array each way takes less time than a small network's arithmetic.
 
 
-def _averse(agent: Agent, beliefs: Beliefs, lambda_al: jax.Array) -> Beliefs:
+def _averse(beliefs: Beliefs, lambda_al: jax.Array) -> Beliefs:
     if beliefs.aleatoric is None:
         return beliefs
     return beliefs._replace(mean=beliefs.mean - lambda_al * beliefs.aleatoric)
@@ -538,8 +633,12 @@ def _neutral(agent: Agent) -> Agent:
     return dataclasses.replace(agent, hyper=dataclasses.replace(agent.hyper, lambda_al=0.0))
 
 
-def _pack(actions: jax.Array, beliefs: Beliefs) -> jax.Array:
-    parts = [actions.astype(jnp.float32)[:, None], *jax.tree.leaves(beliefs)]
+def _pack(agent: Agent, actions: jax.Array, beliefs: Beliefs, coverage: float | None) -> jax.Array:
+    """Last, for a calibrated agent, come its own bounds of the action of its greedy policy, and the doubt about it."""
+    parts = [actions.astype(jnp.float32), *jax.tree.leaves(beliefs)]
+    if coverage is not None:
+        lower, upper, doubt = judge(beliefs, jax.vmap(agent.greedy)(beliefs), coverage)
+        parts += [lower, upper, lower if doubt is None else doubt]
     return jnp.concatenate([part.reshape(len(actions), -1) for part in parts], axis=1)
 
 
@@ -588,22 +687,22 @@ def _no_memory(agent: Agent, rows: int) -> Any:
 
 
 @cache
-def _predictor(agent: Agent, tree: Any) -> Any:
-    """Greedy actions and beliefs."""
-    agent = _neutral(agent)
+def _predictor(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
+    """Greedy actions and beliefs; with what a calibration of that coverage asks for."""
+    own, agent = agent, _neutral(agent)
 
     def predict(leaves: Any, observations: jax.Array, lambda_al: jax.Array) -> jax.Array:
         state = jax.tree.unflatten(tree, leaves)
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
-        return _pack(jax.vmap(agent.greedy)(_averse(agent, beliefs, lambda_al)), beliefs)
+        return _pack(own, jax.vmap(agent.greedy)(_averse(beliefs, lambda_al)), beliefs, coverage)
 
     return jit(predict)
 
 
 @cache
-def _explorer(agent: Agent, tree: Any) -> Any:
-    """Exploring actions and beliefs, and what was drawn for the episodes."""
-    agent = _neutral(agent)
+def _explorer(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
+    """Exploring actions and beliefs, and what was drawn for the episodes; else as `_predictor`."""
+    own, agent = agent, _neutral(agent)
 
     def predict(
         leaves: Any, observations: jax.Array, lambda_al: jax.Array, memory: Any, starts: jax.Array, numbers: jax.Array
@@ -618,9 +717,9 @@ def _explorer(agent: Agent, tree: Any) -> Any:
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
         outputs = agent.forward(state.params, state.frozen, observations, forward_key)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
-            outputs, _averse(agent, beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
+            outputs, _averse(beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
         )
-        return _pack(actions, beliefs), memory
+        return _pack(own, actions, beliefs, coverage), memory
 
     return jit(predict)
 

@@ -20,6 +20,8 @@ class Stream(IntEnum):
     EVALUATION = 5
     PREDICTION = 6
     WORLD = 7  # what an environment draws once for all episodes of a seed
+    CALIBRATION = 8
+    MONITORING = 9
 
 
 def stream(seed: int | jax.Array, which: Stream) -> jax.Array:

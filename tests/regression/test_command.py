@@ -124,6 +124,18 @@ def test_new_rows_are_predicted(table: Path, tmp_path: Path, monkeypatch: pytest
     assert_allclose([float(row["prediction"]) for row in rows], model.predict([[1.0, 0.5], [50.0, 0.0]]), rtol=1e-6)
 
 
+def test_novelty_is_a_column_where_rows_are_held_out(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.csv").write_text("a,b\n0.1,0.2\n500,0\n")
+    command = ["regress", str(table), "--target", "y", "--ignore", "id", "--predict", "new.csv", "--quiet", *QUICK]
+    assert main([*command, "--conformal", "--out", "with"]) == 0
+    near, far = (float(row["novelty"]) for row in read(tmp_path / "with" / "predictions.csv"))
+    assert far == pytest.approx(1 / 16)  # above all of the 15 rows held out
+    assert far < near <= 1
+    assert main([*command, "--out", "without"]) == 0
+    assert "novelty" not in read(tmp_path / "without" / "predictions.csv")[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -10,8 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import betabinom, binom
 
 from ceqr import EvidentialQuantileRegressor
+from ceqr.conformal import least_needed
 from ceqr.regression import conformal
-from ceqr.regression.conformal import hold_out, rows_needed, widening
+from ceqr.regression.conformal import hold_out, widening
 from ceqr.regression.estimator import distinct
 
 
@@ -49,7 +50,7 @@ def test_weights_that_are_not_counts_have_no_scale():
 
 @pytest.mark.parametrize(("coverage", "rows"), [(0.5, 1), (0.9, 9), (0.95, 19), (0.99, 99)])
 def test_rows_needed(coverage: float, rows: int):
-    assert rows_needed(coverage) == rows
+    assert least_needed(coverage) == rows
     zero = np.zeros(rows)
     assert math.isfinite(widening(zero, zero, zero, zero + 1, coverage))
     assert widening(zero[1:], zero[1:], zero[1:], zero[1:] + 1, coverage) == math.inf if rows > 1 else True
@@ -179,3 +180,32 @@ def test_an_interval_tightened_to_nothing_is_a_point():
     model.conformal_widening_ = -1e3
     lower, upper = model.predict_interval(x)
     assert_array_equal(lower, upper)
+
+
+def test_novelty_is_a_p_value():
+    """A new row's is at most a with probability at most a, and not much less: 9 of 20 rows are held out."""
+    p_values = []
+    for seed in range(300):
+        x, y = sample(np.random.default_rng(seed), 21)
+        model = EvidentialQuantileRegressor(**LINEAR, conformal=True, random_state=seed).fit(x[:20], y[:20])
+        p_values.append(model.predict_novelty(x[20:])[0])
+    for level in (0.1, 0.3, 0.5):
+        low, high = binom.ppf([1e-4, 1 - 1e-4], 300, level)
+        assert low <= np.sum(np.array(p_values) <= level + 1e-9) <= high
+
+
+def test_novelty_by_hand():
+    x, y = sample(np.random.default_rng(0), 60)
+    weight = np.random.default_rng(1).integers(1, 4, 60).astype(float)
+    model = EvidentialQuantileRegressor(**LINEAR, conformal=True, random_state=3).fit(x, y, weight)
+    _, held = model._hold_out_for_conformal(np.random.RandomState(3), distinct(x, y, weight))
+    assert held is not None
+    seen, (new,) = model.predict_uncertainty(held.x)[1], model.predict_uncertainty([[0.2]])[1]
+    expected = (held.weight @ (seen >= new) + 1) / (held.weight.sum() + 1)
+    assert_allclose(model.predict_novelty([[0.2], [1e6]]), [expected, 1 / (held.weight.sum() + 1)])
+    repeated = np.repeat(np.arange(60), weight.astype(int))
+    other = EvidentialQuantileRegressor(**LINEAR, conformal=True, random_state=3).fit(x[repeated], y[repeated])
+    assert_array_equal(other.predict_novelty(x), model.predict_novelty(x))
+    plain = EvidentialQuantileRegressor(**LINEAR, random_state=3).fit(x, y)
+    with pytest.raises(ValueError, match="predict_novelty needs rows that were held out: fit with conformal=True"):
+        plain.predict_novelty(x)

@@ -38,11 +38,19 @@ class Batch(NamedTuple):
     number: jax.Array  # int32: when it was played; tells a transition from all others
 
 
+class Interval(NamedTuple):
+    """Bounds of a return; a number each for one observation, arrays for a batch."""
+
+    lower: Any
+    upper: Any
+
+
 class Beliefs(NamedTuple):
     """What an agent believes about each action; None for what it does not estimate.
 
     Arrays are [actions] for one observation, and have a leading axis more for a batch: JAX's inside a program, NumPy's
-    outside.
+    outside. The last two are of the greedy action alone, and come with a guarantee (docs/guarantees.md): None until the
+    agent is calibrated, by `agent.calibrate()` or `ceqr calibrate`.
     """
 
     mean: Any
@@ -53,6 +61,15 @@ class Beliefs(NamedTuple):
     """The world's noise, in the unit of returns: more experience would not."""
     quantiles: Any = None
     """Quantiles of the return at the levels (i - 1/2) / N, [actions, N]."""
+    interval: Any = None
+    """Calibrated `Interval` of the discounted return from here on under the greedy policy."""
+    novelty: Any = None
+    """Calibrated p-value of the doubt: small means unlike anything played. None too for agents without doubt."""
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
+        how = "" if self.interval is not None else "; agent.calibrate() gives interval and novelty"
+        return f"Beliefs({values}{how})"
 
 
 class AgentState(NamedTuple):

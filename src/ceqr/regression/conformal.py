@@ -1,10 +1,12 @@
-"""Split-conformal correction of an interval (conformalised quantile regression, Romano et al., 2019)."""
+"""Rows held out, and what follows from them: the split-conformal correction of an interval (Romano et al., 2019), and
+how rare a doubt is."""
 
 import hashlib
-import math
 from collections.abc import Iterable
 
 import numpy as np
+
+from ceqr.conformal import Rarity, discrepancy, quantile, rarity
 
 
 def counts(weight: np.ndarray) -> bool:
@@ -17,11 +19,6 @@ def rows_held(weight: np.ndarray) -> float:
     return float(np.sum(weight)) if counts(weight) else float(np.count_nonzero(weight))
 
 
-def rows_needed(coverage: float) -> int:
-    """The fewest rows to calibrate on for which the corrected interval is finite."""
-    return math.ceil(coverage / (1 - coverage) - 1e-9)
-
-
 def widening(lower: np.ndarray, upper: np.ndarray, y: np.ndarray, weight: np.ndarray, coverage: float) -> float:
     """How far to move both bounds outwards (inwards where negative), from rows that the bounds have not seen.
 
@@ -29,14 +26,17 @@ def widening(lower: np.ndarray, upper: np.ndarray, y: np.ndarray, weight: np.nda
     often as its weight says (weights that are not whole numbers are first scaled to a mean of one, and the guarantee
     is then approximate). Infinite with too few rows.
     """
-    if not counts(weight):
-        weight = weight / np.mean(weight)
-    scores = np.maximum(lower - y, y - upper)
-    order = np.argsort(scores, kind="stable")
-    reached = np.cumsum(weight[order])
-    wanted = (reached[-1] + 1) * coverage - 1e-9
-    k = int(np.searchsorted(reached, wanted))
-    return float(scores[order[k]]) if k < len(scores) else math.inf
+    return quantile(discrepancy(lower, upper, y), _in_rows(weight), coverage)
+
+
+def rarity_of_rows(scores: np.ndarray, weight: np.ndarray, rounding: float) -> Rarity:
+    """How rare a score is among those of rows that the model has not seen; weights are as for `widening`."""
+    return rarity(scores, _in_rows(weight), rounding)
+
+
+def _in_rows(weight: np.ndarray) -> np.ndarray:
+    """Weights in a unit of which a new row has one."""
+    return weight if counts(weight) else weight / np.mean(weight)
 
 
 def shuffling(rng: np.random.RandomState, rows: Iterable[np.ndarray]) -> np.random.RandomState:

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from ceqr.conformal import Rarity, least_needed
 from ceqr.losses import FLOOR, VARIANTS
 from ceqr.networks import phi_size, projection
 from ceqr.progress import Progress
@@ -68,6 +69,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
     conformal : bool, default=False
         Hold out `conformal_fraction` of the rows and move the bounds by their conformity quantile: the interval then
         covers at least `coverage` of new rows from the same distribution, whatever the network has learned.
+        `predict_novelty` stands on them, too.
     conformal_fraction : float, default=0.25
         Share of the rows that `conformal` holds out.
     random_state : int, RandomState instance or None, default=None
@@ -87,6 +89,8 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         Cholesky factor of the conjugate evidence's precision matrix.
     conformal_widening_ : float
         How far `conformal` moved both bounds outwards (negative: inwards), in units of y; 0 without it.
+    rarity_ : tuple of two ndarrays, or None
+        The epistemic uncertainties of the rows held out by `conformal`, ascending, and p-values; None without it.
     n_iter_ : int
         Epochs trained.
     best_epoch_ : int
@@ -184,6 +188,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         self._train(rng, learning, watched)
         self._count_evidence(kept)
         self.conformal_widening_ = 0.0 if calibrating is None else self._widening(calibrating)
+        self.rarity_ = None if calibrating is None else tuple(self._rarity(calibrating))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -208,6 +213,17 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         batches = [(upper - lower, epistemic) for _, lower, upper, epistemic in self._in_batches(self._checked(X))]
         aleatoric, epistemic = (self.y_scale_ * np.concatenate(each) for each in zip(*batches, strict=True))
         return aleatoric, epistemic
+
+    def predict_novelty(self, X: Any) -> np.ndarray:
+        """The conformal p-value of the epistemic uncertainty, from the rows that `conformal` held out: (n_samples,).
+
+        Small means unlike the data. A new row from the same distribution has one of at most a with probability at most
+        a, so `predict_novelty(X) <= 0.01` takes at most 1 % of such rows for strange.
+        """
+        X = self._checked(X)
+        if self.rarity_ is None:
+            raise ValueError("predict_novelty needs rows that were held out: fit with conformal=True.")
+        return Rarity(*self.rarity_).of(self._epistemic(X))
 
     # -----------------------------------------------------------------------------------------------------
     # The parts of fit.
@@ -273,7 +289,7 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
     def _hold_out_for_conformal(self, rng: np.random.RandomState, rows: Rows) -> tuple[Rows, Rows | None]:
         if not self.conformal:
             return rows, None
-        needed = conformal.rows_needed(self.coverage)
+        needed = least_needed(self.coverage)
         held = conformal.hold_out(conformal.shuffling(rng, rows), rows.weight, self.conformal_fraction, needed)
         kept = rows.weight - held
         fewest = 2 if self.early_stopping else 1
@@ -291,6 +307,9 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         rounding = ROUNDING * max(np.max(np.abs(values)) for values in (lower, upper, held.y))
         return float(conformal.widening(lower, upper, held.y, held.weight, self.coverage) + rounding)
 
+    def _rarity(self, held: Rows) -> Rarity:
+        return conformal.rarity_of_rows(self._epistemic(held.x), held.weight, ROUNDING)
+
     # -----------------------------------------------------------------------------------------------------
     # Prediction.
 
@@ -305,6 +324,10 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         batches = [(lower, upper) for _, lower, upper, _ in self._in_batches(X)]
         lower, upper = (self.y_mean_ + self.y_scale_ * np.concatenate(each) for each in zip(*batches, strict=True))
         return lower, upper
+
+    def _epistemic(self, X: np.ndarray) -> np.ndarray:
+        """In units of y."""
+        return self.y_scale_ * np.concatenate([epistemic for *_, epistemic in self._in_batches(X)])
 
     def _in_batches(self, X: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """Point, lower, upper and epistemic of the standardised target, a few thousand rows at a time."""

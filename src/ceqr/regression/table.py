@@ -18,6 +18,7 @@ from ceqr.regression.estimator import EvidentialQuantileRegressor
 FOLDS = 5
 FEWEST_ROWS = 20
 COLUMNS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
+NOVELTY = "novelty"  # and this one where rows were held out for it
 
 
 class Table(NamedTuple):
@@ -84,9 +85,10 @@ def predict_table(
     """
     names = check_table(data, target)
     x, y = data.matrix(names), data.columns[target]
+    columns = (*COLUMNS, NOVELTY) if options["conformal"] else COLUMNS
     make = {**options, "random_state": seed, "verbose": verbose}
     if new is None:
-        predictions = np.empty((len(y), len(COLUMNS)))
+        predictions = np.empty((len(y), len(columns)))
         for fold, rest in _folds(len(y), seed):
             predictions[rest] = _predict(EvidentialQuantileRegressor(**make).fit(x[fold], y[fold]), x[rest])
         rows, truth = data.cells, y
@@ -114,7 +116,7 @@ def predict_table(
         summary["rmse"] = float(np.sqrt(np.mean((predictions[:, 0] - truth) ** 2)))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*rows, *(f"ceqr_{name}" if name in rows else name for name in COLUMNS)])
+    writer.writerow([*rows, *(f"ceqr_{name}" if name in rows else name for name in columns)])
     numbers = ([f"{value:.10g}" for value in column] for column in predictions.T)
     writer.writerows(zip(*rows.values(), *numbers, strict=True))
     write_aside(out / "predictions.csv", text.getvalue().encode())
@@ -136,7 +138,8 @@ def check_table(data: Table, target: str) -> list[str]:
 
 
 def _predict(model: EvidentialQuantileRegressor, x: np.ndarray) -> np.ndarray:
-    return np.column_stack([model.predict(x), *model.predict_interval(x), *model.predict_uncertainty(x)])
+    columns = [model.predict(x), *model.predict_interval(x), *model.predict_uncertainty(x)]
+    return np.column_stack([*columns, model.predict_novelty(x)] if model.conformal else columns)
 
 
 def _folds(rows: int, seed: int) -> Any:
