@@ -9,7 +9,6 @@ by the greedy policy in each of five looks that 100 episodes span. All sizes and
 what an agent explores by. Rows go to deep_sea.csv in --out as they are found, the figure beside it.
 """
 
-import csv
 import dataclasses
 import statistics
 import sys
@@ -24,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import tyro
 from matplotlib.figure import Figure
+from rows import Rows
 
 from ceqr.cli import use_compilation_cache
 from ceqr.config import REAL_DOUBT, default_config
@@ -33,7 +33,7 @@ from ceqr.training.train import player_of
 
 COMMON: dict[str, Any] = {
     "hidden": (256,), "quantiles": 10, "batch_size": 32, "learning_starts": 100, "update_every": 1,
-    "target_period": 20, "learning_rate": 1e-3, "adam_eps": 3e-4, "epsilon_frames": 10_000,
+    "target_period": 20, "target_rate": 0.0, "learning_rate": 1e-3, "adam_eps": 3e-4, "epsilon_frames": 10_000,
 }  # fmt: skip
 AS_PRINTED = {
     "evidence": "learned", "location": "joint", "calibrate_quantiles": True, "coverage_window": 1, "thompson": "step",
@@ -53,7 +53,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # an agent and its options
 GOAL = 0.5  # a return above it has reached the goal, which pays 1
 WINDOW, NEEDED = 100, 90  # episodes
 LOOKS = 5  # of the greedy policy, in as many episodes as the window has
-FIELDS: tuple[str, ...] = ("variant", "size", "seed", "solved", "first", "episodes", "seconds")
 
 
 @dataclass(frozen=True)
@@ -79,18 +78,13 @@ def main(options: Options) -> None:
     for variant in options.variants:
         if variant not in VARIANTS:
             raise UserError(f"Unknown variant {variant!r}; known are {', '.join(VARIANTS)}.")
-    options.out.mkdir(parents=True, exist_ok=True)
-    table = options.out / "deep_sea.csv"
-    known = read(table)
+    rows = Rows(options.out / "deep_sea.csv", ("variant", "size", "seed"), ("solved", "first", "episodes", "seconds"))
     for size in options.sizes:
         for variant in options.variants:
             for seed in range(options.seed_start, options.seed_start + options.seeds):
-                if (variant, str(size), str(seed)) in {(r["variant"], r["size"], r["seed"]) for r in known}:
-                    continue
-                row = {"variant": variant, "size": size, "seed": seed, **solve(variant, size, seed, options.episodes)}
-                print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
-                write(table, row)
-    draw(read(table), options.out / "deep_sea.png")
+                if not rows.has(variant, size, seed):
+                    rows.add(variant=variant, size=size, seed=seed, **solve(variant, size, seed, options.episodes))
+    draw(rows.read(), options.out / "deep_sea.png")
 
 
 def solve(variant: str, size: int, seed: int, most: int) -> dict[str, Any]:
@@ -136,22 +130,6 @@ def greedy_return(agent: Any, env: Any, seed: int, size: int) -> Callable[[Any],
         return jax.lax.fori_loop(0, size, step, (game, seen, jnp.float32(0)))[2]
 
     return lambda state: float(play(state))
-
-
-def read(table: Path) -> list[dict[str, str]]:
-    if not table.exists():
-        return []
-    with table.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write(table: Path, row: dict[str, Any]) -> None:
-    new = not table.exists()
-    with table.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:

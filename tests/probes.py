@@ -256,9 +256,9 @@ class CountingAgent(Agent):
         return Beliefs(outputs.values, epistemic=jnp.full_like(outputs.values, doubt))
 
     def explore(
-        self, outputs: FeaturesAndValues, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+        self, outputs: FeaturesAndValues, beliefs: Beliefs, memory: Memory, frame: jax.Array, drawn: jax.Array
     ) -> jax.Array:
-        return jnp.argmax(beliefs.mean + beliefs.epistemic * jax.random.normal(key, beliefs.mean.shape))
+        return jnp.argmax(beliefs.mean + beliefs.epistemic * jax.random.normal(drawn, beliefs.mean.shape))
 
     def loss(
         self, outputs: FeaturesAndValues, successors: Successors, batch: Batch, state: AgentState

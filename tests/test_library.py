@@ -600,10 +600,10 @@ def test_predict_compiles_once_a_shape_and_is_safe_in_threads() -> None:
     np.testing.assert_array_equal(np.array(found), np.broadcast_to(found[0][0], (40, 5, 7, 2)))
     for weight in (0.1, 0.2, 0.3):
         agent.predict(rows, lambda_al=weight)
-    for program in (agent._programs[explore, rows.shape] for explore in (False, True)):
+    for program in (agent._programs[explore, None, rows.shape] for explore in (False, True)):
         assert program._cache_size() == 1
     state = jax.eval_shape(agent._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
-    assert _predictor(agent._agent, jax.tree.structure(state)) is agent._programs[False, rows.shape]
+    assert _predictor(agent._agent, jax.tree.structure(state), None) is agent._programs[False, None, rows.shape]
 
 
 def test_predicting_saving_and_evaluating_while_another_thread_learns(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class Calibration:
         return Interval(lower, upper), None if self.rarity is None else self.rarity.of(columns[-1])
 
     def check(self, state: AgentState, where: object) -> None:
-        """Raises `UserError` if it was made for other weights."""
+        """Raises `UserError` if it was made for other weights than those of that state, which is at play."""
         if self.weights != checksum(state):
             raise UserError(f"The calibration in {where} was made for other weights; calibrate this agent anew.")
 
@@ -256,7 +256,7 @@ def _damaged_otherwise(path: Path) -> Iterator[None]:
 
 
 def checksum(state: AgentState) -> str:
-    """Of all that acting reads."""
+    """Of all that acting reads, from a state at play (`Agent.at_play`)."""
     return arrays.digest((state.params, state.frozen, state.statistics))
 
 
@@ -327,6 +327,7 @@ def calibrate(
     report: Callable[[int], None] = lambda over: None,
 ) -> Calibration:
     """Plays, and says what the agent's beliefs are worth; options are checked already."""
+    state = agent.at_play(state)
     played = play(agent, state, env, seed, episodes, coverage, limit, world=world, report=report)
     facts = {"limit": limit, "seed": seed, "env": env.name, "weights": checksum(state)}
     return calibration_of(played, agent.hyper.discount, coverage, **facts)

@@ -1,4 +1,4 @@
-"""The command line: `ceqr train | resume | eval | calibrate | monitor | plot | sweep | regress | bench`.
+"""The command line: `ceqr train | resume | eval | calibrate | monitor | plot | sweep | report | regress | bench`.
 
 Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
 command that needs it, so that help and most mistakes are answered at once.
@@ -125,6 +125,28 @@ class PlotArgs:
     """Run directory."""
     out: OptionalPath = None
     """Picture to write; learning_curve.png in the run directory unless given."""
+
+
+@dataclass(frozen=True)
+class ReportArgs:
+    """Compare many runs: curves, scores, aggregates and uncertainties on one page, with pictures and tables."""
+
+    paths: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH...")] = ()
+    """Run directories, or directories that hold some at any depth, such as a sweep's."""
+    out: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("report")
+    """Directory to create: index.html, figures/ and tables/."""
+    frames: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Report the first so many frames of each run: compares runs of different lengths, and those still under way."""
+    across_capacity: bool = False
+    """Show networks of different sizes in one panel, as the paper's Figure 3 does, and not in settings of their own."""
+    scales: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv")] = None
+    """What is 0 and 1 in normalised scores, by columns env, random and reference; MinAtar's games need none."""
+    resamples: int = 2_000
+    """Bootstrap resamples of each interval."""
+    imports: Imports = ()
+    """Modules to import first: what an agent of your own needs."""
+    quiet: bool = False
+    """Print nothing but errors."""
 
 
 @dataclass(frozen=True)
@@ -412,6 +434,27 @@ def plot(argv: Sequence[str]) -> int:
     return 0
 
 
+def report(argv: Sequence[str]) -> int:
+    args = _parse(ReportArgs, "report", argv)
+    _import(args.imports)
+    if not args.paths:
+        raise UserError("Which runs? Name run directories, or directories that hold some: ceqr report runs/.")
+    from ceqr.experiments import report
+    from ceqr.experiments.references import read_scales
+
+    if not report.LEAST_RESAMPLES <= args.resamples <= 1_000_000:
+        raise UserError(f"--resamples must be from {report.LEAST_RESAMPLES} to 1,000,000, not {args.resamples:,}.")
+    scales = read_scales(args.scales) if args.scales else {}
+    with _new_folder(args.out):
+        records = report.read(args.paths, args.frames, args.quiet)
+        written = report.write(records, args.out, scales, args.across_capacity, args.resamples, args.quiet)
+    if not args.quiet:
+        for note in written.notes:
+            print(f"Note: {note}", file=sys.stderr)
+        print(f"{written.page}: {written.used:,} of {written.runs:,} runs")
+    return 0
+
+
 def regress(argv: Sequence[str]) -> int:
     args = _parse(RegressArgs, "regress", argv)
     _check_regress(args)
@@ -598,6 +641,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "monitor": (monitor, "alarm if the world is not the one of the calibration"),
     "plot": (plot, "draw a run's learning curves"),
     "sweep": (sweep, "run many configurations, on this machine or on a Ray cluster"),
+    "report": (report, "compare many runs: a page, pictures and tables"),
     "regress": (regress, "fit the regressor to a table, or to the paper's example"),
     "bench": (bench, "measure the training loop against its bare arithmetic"),
 }

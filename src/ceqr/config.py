@@ -37,6 +37,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's nam
         "adam_eps": 1.5e-4,
         "batch_size": 64,
         "target_period": 100,
+        "target_rate": 0.01,
         "quantiles": 25,
         "epsilon_frames": 10_000,
         "ceqr-dqn": REAL_DOUBT,

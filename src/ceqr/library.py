@@ -276,7 +276,7 @@ class TrainableAgent:
 
     def _publish(self, state: AgentState, frames: int, calibration: Calibration | None = None) -> None:
         """Makes what was learned visible to `predict`."""
-        leaves = tuple(jax.tree.leaves(state._replace(target=(), optimiser=())))
+        leaves = tuple(jax.tree.leaves(self._agent.at_play(state)))
         self._learned = _Learned(state, frames, leaves, calibration)
 
     def predict(
@@ -340,7 +340,7 @@ class TrainableAgent:
         # Several threads that come with a new shape wait for the first one to compile it.
         with self._compiling:
             if key not in self._programs:
-                state = jax.eval_shape(self._agent.init, jax.random.key(0))._replace(target=(), optimiser=())
+                state = jax.eval_shape(lambda: self._agent.at_play(self._agent.init(jax.random.key(0))))
                 program = (_explorer if explore else _predictor)(self._agent, jax.tree.structure(state), coverage)
                 if not explore:
                     program(learned.leaves, batch, np.float32(0))
@@ -474,7 +474,7 @@ class TrainableAgent:
             state = AgentState(*saved[:-1])
             calibration = Calibration.of(saved.calibration, values, path) if values else None
             if calibration is not None:
-                calibration.check(state, path)
+                calibration.check(agent._agent.at_play(state), path)
             agent._publish(state, frames, calibration)
         if env is not None:
             agent.set_env(env)
@@ -536,7 +536,7 @@ class TrainableAgent:
             agent._setup(config.hyper, envs.observation_format(env), env.num_actions, envs.first_action(env), seed)
             row = config.seed_numbers.index(seed)
             state, frames = read_agent(path, agent._agent, row, whole=True)
-            agent._publish(state, frames, read_calibration(path, frames, seed, state))
+            agent._publish(state, frames, read_calibration(path, frames, seed, agent._agent.at_play(state)))
         agent._env, agent._env_name, agent._num_envs = env, config.env, config.num_envs
         return agent
 
@@ -687,7 +687,7 @@ def _no_memory(agent: Agent, rows: int) -> Any:
 
 
 @cache
-def _predictor(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
+def _predictor(agent: Agent, tree: Any, coverage: float | None) -> Any:
     """Greedy actions and beliefs; with what a calibration of that coverage asks for."""
     own, agent = agent, _neutral(agent)
 
@@ -700,7 +700,7 @@ def _predictor(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
 
 
 @cache
-def _explorer(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
+def _explorer(agent: Agent, tree: Any, coverage: float | None) -> Any:
     """Exploring actions and beliefs, and what was drawn for the episodes; else as `_predictor`."""
     own, agent = agent, _neutral(agent)
 
@@ -716,8 +716,9 @@ def _explorer(agent: Agent, tree: Any, coverage: float | None = None) -> Any:
         memory = jax.vmap(lambda start, *both: jax.tree.map(partial(jnp.where, start), *both))(starts, drawn, memory)
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
         outputs = agent.forward(state.params, state.frozen, observations, forward_key)
+        act_keys = jax.random.split(act_key, rows)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
-            outputs, _averse(beliefs, lambda_al), memory, frame, jax.random.split(act_key, rows)
+            outputs, _averse(beliefs, lambda_al), memory, frame, jax.vmap(agent.draw)(act_keys)
         )
         return _pack(own, actions, beliefs, coverage), memory
 

@@ -184,7 +184,7 @@ class ImageTorso(eqx.Module):
         self.features = hidden[-1] if hidden else flat
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = self.conv(_as_float(x))
+        x = self.conv(as_float(x))
         x = self.prelu(x) if self.prelu is not None else jax.nn.relu(x)
         return _relu_chain(self.dense, x.reshape(len(x), -1))
 
@@ -203,7 +203,7 @@ class VectorTorso(eqx.Module):
         self.features = hidden[-1] if hidden else size
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return _relu_chain(self.dense, _as_float(x))
+        return _relu_chain(self.dense, as_float(x))
 
 
 class NatureTorso(eqx.Module):
@@ -228,7 +228,7 @@ class NatureTorso(eqx.Module):
         self.features = hidden[-1] if hidden else flat
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x)
+        x = as_float(x)
         for conv in self.convolutions:
             x = jax.nn.relu(conv(x))
         return _relu_chain(self.dense, x.reshape(len(x), -1))
@@ -257,7 +257,7 @@ def torso(
     )
 
 
-def _as_float(x: jax.Array) -> jax.Array:
+def as_float(x: jax.Array) -> jax.Array:
     """Bytes, which are pixels, in [0, 1]; everything else as it is."""
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 

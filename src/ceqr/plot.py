@@ -14,6 +14,7 @@ import numpy as np
 
 from ceqr.config import RunConfig
 from ceqr.errors import UserError
+from ceqr.experiments.stats import running_mean
 from ceqr.files import write_aside
 from ceqr.runs import RECENT_EPISODES, EpisodeRow, MetricsRow, read_config, read_episodes, read_metrics
 
@@ -98,7 +99,7 @@ def _running(rows: list[EpisodeRow], name: str, scale: float) -> tuple[list[int]
     """A running mean over the episodes that have a number."""
     filled = [row for row in rows if np.isfinite(getattr(row, name))]
     values = np.array([getattr(row, name) for row in filled])
-    return [row.frame for row in filled], scale * _running_mean(values, RECENT_EPISODES)
+    return [row.frame for row in filled], scale * running_mean(values, RECENT_EPISODES)
 
 
 def _column(rows: list[MetricsRow], name: str, scale: float) -> tuple[list[int], np.ndarray]:
@@ -122,11 +123,3 @@ def _curves(axis: Any, series: Series) -> None:
             grid = np.linspace(start, stop, GRID)
             mean = np.mean([np.interp(grid, x, y) for x, y in drawn.values()], axis=0)
             axis.plot(grid, mean, color=COLOUR, linewidth=2.2, label=f"mean of {len(drawn)} seeds")
-
-
-def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the last `window` values, of all so far where there are fewer."""
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - window)
-    return (sums[ends] - sums[starts]) / (ends - starts)

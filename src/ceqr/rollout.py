@@ -72,7 +72,7 @@ def rollout(
 
     Args:
         agent: The algorithm.
-        state: What it has learned; the target network and the optimiser are not looked at.
+        state: What it has learned, whole or only what acting needs (`Agent.at_play`).
         env: An environment of either kind.
         seed: Of the play's randomness.
         episodes: How many.
@@ -83,7 +83,7 @@ def rollout(
         which: The stream of the seed that is used.
         world: The seed in whose world (`ceqr.envs.base.reset`) it is played: that of the agent's training, if another.
     """
-    state = state._replace(target=(), optimiser=())
+    state = agent.at_play(state)
     wanted = frozenset(keep) | frozenset(ALWAYS)
     if wanted - EVERYTHING:
         raise ValueError(
@@ -103,8 +103,9 @@ def _choose(
     greedy, beliefs = agent.act_greedily(state, observation)
     if not explore:
         return greedy, greedy, beliefs
-    action, _ = agent.act(state, memory, observation, jnp.full(len(observation), frame), keys)
-    return action, greedy, beliefs
+    draws = jax.vmap(agent.draws)(keys)
+    chosen = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
+    return chosen.action, greedy, beliefs
 
 
 def _keep(wanted: frozenset[str], **fields: Any) -> Steps:

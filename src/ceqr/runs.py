@@ -110,15 +110,18 @@ def latest_checkpoint(path: Path) -> "Saved":
 def read_agent(path: Path, agent: "Agent", row: int, whole: bool = False) -> "tuple[AgentState, int]":
     """What the row-th seed of a run has learned, and at which frame, from its newest checkpoint.
 
-    Unless the `whole` is asked for, to go on learning, only what acting needs is read: no target network, no optimiser.
+    Unless the `whole` is asked for, to go on learning, only what acting needs is read (`Agent.at_play`).
     """
     import jax
 
     with latest_checkpoint(path) as saved:
         like = jax.eval_shape(agent.init, jax.random.key(0))
-        if not whole:
-            like = like._replace(target=(), optimiser=())
-        return saved.read(like, rows=row, prefix="agent"), saved.frame
+        if whole:
+            return saved.read(like, rows=row, prefix="agent"), saved.frame
+        averaged = agent.hyper.target_rate > 0  # then the target network plays, and the learning one is not read
+        like = like._replace(optimiser=(), **{"params" if averaged else "target": ()})
+        state = saved.read(like, rows=row, prefix="agent")
+        return (state._replace(params=state.target, target=()) if averaged else state), saved.frame
 
 
 def _read_table(

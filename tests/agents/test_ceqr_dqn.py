@@ -10,7 +10,7 @@ import pytest
 from jax import jit
 
 from ceqr import losses
-from ceqr.agents.base import Beliefs, Successors, pick
+from ceqr.agents.base import AgentState, Beliefs, Successors, pick
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters, CEQROutputs
 from ceqr.errors import UserError
 from tests.agents.programs import make_batch, normal
@@ -71,7 +71,7 @@ def test_thompson_sample_has_variance_lambda_ep_times_epistemic() -> None:
     # Action 1 is worse by 1 on average and doubted with epistemic 2: the difference of the two samples is
     # Normal(-1, 0.3 * (0 + 2)), so action 1 is taken with probability Phi(-1 / sqrt 0.6) = 0.0984.
     beliefs = Beliefs(jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0]), jnp.zeros(2))
-    draw = jax.vmap(lambda k: AGENT.explore(NOTHING, beliefs, (), NOTHING, k))
+    draw = jax.vmap(lambda k: AGENT.explore(NOTHING, beliefs, (), NOTHING, AGENT.draw(k)))
     actions = jit(lambda: draw(jax.random.split(jax.random.key(0), 20_000)))()
     assert float(actions.mean()) == pytest.approx(0.0984, abs=4 * np.sqrt(0.0984 * 0.9016 / 20_000))
 
@@ -178,7 +178,12 @@ class TestConjugate:
     def test_frames_are_counted_as_they_are_played(self) -> None:
         state = jit(self.agent.init)(jax.random.key(0))
         seen = jnp.array([[0.3, -0.2, 0.5]])
-        count = jit(lambda state: state._replace(statistics=self.agent.count_frames(state, seen, jnp.array([1]))))
+
+        @jit
+        def count(state: AgentState) -> AgentState:
+            phi = self.agent.seen(self.agent.forward(state.params, state.frozen, seen, None))
+            return state._replace(statistics=self.agent.count_frames(state, phi, jnp.array([1])))
+
         for _ in range(5):
             state = count(state)
         state = jit(self.agent.copy_target)(state)
@@ -201,7 +206,7 @@ def test_what_a_thompson_sample_is_drawn_for() -> None:
     keys = jax.random.split(jax.random.key(0), 1_000)
 
     def actions(agent: CEQRDQN, memory: Any) -> set[int]:
-        draw = jit(jax.vmap(lambda key: agent.explore(NOTHING, beliefs, memory, NOTHING, key)))
+        draw = jit(jax.vmap(lambda key: agent.explore(NOTHING, beliefs, memory, NOTHING, agent.draw(key))))
         return set(np.asarray(draw(keys)).tolist())
 
     by_step, by_episode, optimistic = (_with(thompson=each) for each in ("step", "episode", "optimistic"))

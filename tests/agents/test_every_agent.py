@@ -46,6 +46,7 @@ class Programs:
         self.agent = _agent(name, learning_rate=1e-2, dropout=0.0, mask_probability=0.5)
         self.state: AgentState = jit(self.agent.init)(jax.random.key(0))
         self.memory = jit(jax.vmap(self.agent.init_memory, in_axes=(None, 0)))(self.state, KEYS)
+        self.draws = jit(jax.vmap(self.agent.draws))(KEYS)
         self.learn, self.act, self.act_and_learn = map(
             jit, (self.agent.learn, self.agent.act, self.agent.act_and_learn)
         )
@@ -99,6 +100,22 @@ def test_learning_changes_the_network_and_nothing_else(programs: Programs) -> No
     assert equal(copied, after._replace(target=after.params))
 
 
+def test_a_target_network_may_follow_by_a_share_with_every_update() -> None:
+    """By hand: a quarter of the new weights and three quarters of its own. It is what plays."""
+    agent = _agent("qr-dqn", learning_rate=1e-2, target_rate=0.25)
+    before: AgentState = jit(agent.init)(jax.random.key(0))
+    after, _ = jit(agent.learn)(before, BATCH, FRAMES[0], KEY)
+    expected = jax.tree.map(lambda new, old: 0.25 * new + 0.75 * old, after.params, before.target)
+    for a, b in zip(jax.tree.leaves(after.target), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert not equal(after.target, before.target)
+    assert equal(jit(agent.copy_target)(after), after)  # no copies besides
+    assert equal(agent.at_play(after), after._replace(params=after.target, target=(), optimiser=()))
+    assert equal(agent.at_play(agent.at_play(after)), agent.at_play(after))
+    copying = _agent("qr-dqn")
+    assert equal(copying.at_play(after).params, after.params)
+
+
 def test_learning_on_one_batch_lowers_the_loss(programs: Programs) -> None:
     state, first = programs.state, programs.loss(programs.state, BATCH)
     for _ in range(60):
@@ -109,10 +126,10 @@ def test_learning_on_one_batch_lowers_the_loss(programs: Programs) -> None:
 def test_one_pass_for_acting_and_learning_is_the_same_as_two(programs: Programs) -> None:
     """Each observation has its own memory, frame and key; the update is that of the first frame."""
     inputs = (programs.state, programs.memory, OBSERVATIONS)
-    actions, *both = programs.act_and_learn(*inputs, BATCH, FRAMES, KEYS)
-    actions_alone, beliefs = programs.act(*inputs, FRAMES, KEYS)
-    np.testing.assert_array_equal(actions, actions_alone)
-    apart = [beliefs, *programs.learn(programs.state, BATCH, FRAMES[0], KEY)]
+    chosen, *learned = programs.act_and_learn(*inputs, BATCH, FRAMES, programs.draws)
+    alone = programs.act(*inputs, FRAMES, programs.draws)
+    np.testing.assert_array_equal(chosen.action, alone.action)
+    both, apart = [chosen, *learned], [alone, *programs.learn(programs.state, BATCH, FRAMES[0], KEY)]
     for a, b in zip(jax.tree.leaves(both), jax.tree.leaves(apart), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
 
@@ -128,7 +145,7 @@ ESTIMATES = {  # epistemic, aleatoric, quantiles
 
 
 def test_an_agent_reports_what_it_estimates_and_nothing_else(programs: Programs) -> None:
-    _, beliefs = programs.act(programs.state, programs.memory, OBSERVATIONS, FRAMES, KEYS)
+    beliefs = programs.act(programs.state, programs.memory, OBSERVATIONS, FRAMES, programs.draws).beliefs
     assert tuple(each is not None for each in beliefs[1:]) == ESTIMATES[programs.name]
     assert beliefs.mean.shape == (2, 2)
     for each in (beliefs.epistemic, beliefs.aleatoric):

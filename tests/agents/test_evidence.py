@@ -97,6 +97,19 @@ def test_features_have_length_one_and_many_are_projected() -> None:
     np.testing.assert_allclose(evidence.to_phi(jnp.zeros((1, 3))), [[0, 0, 0, 1]])
 
 
+def test_vectors_are_told_apart_by_a_gaussian_kernel() -> None:
+    """Many random features come near to the kernel; a vector and its double are two states."""
+    features = evidence.Fourier(jax.random.key(0), 3, 20_000)
+    x = np.array([0.3, -0.5, 0.2], np.float32)
+    apart = np.array([0.0, 0.1, 0.4, 1.0, 3.0], np.float32)
+    rows = x + apart[:, None] * np.array([0.6, 0.0, 0.8], np.float32)
+    drawn = np.asarray(features(jnp.asarray(rows)))
+    expected = np.exp(-0.5 * (evidence.SHARPNESS * apart) ** 2)
+    np.testing.assert_allclose(2 / 20_000 * drawn @ drawn[0], expected, atol=5 / np.sqrt(20_000))
+    once, twice = np.asarray(evidence.to_phi(features(jnp.asarray(np.stack([x, 2 * x])))))
+    assert once @ twice < 0.6
+
+
 @pytest.mark.parametrize("size", [1, 32, 33, 100])
 def test_the_root_is_that_of_the_inverse(size: int) -> None:
     rows = np.random.default_rng(0).normal(size=(2 * size, size))

@@ -15,7 +15,7 @@ from ceqr.agents.base import Beliefs, Successors
 from ceqr.agents.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNHyperparameters
 from ceqr.agents.dqn import DQN, DQNHyperparameters
 from ceqr.agents.duvn import DUVN, DUVNHyperparameters, DUVNOutputs, Gaussian, gaussian_kl
-from ceqr.agents.epsilon import EpsilonGreedyHyperparameters, epsilon_greedy
+from ceqr.agents.epsilon import EpsilonGreedyHyperparameters
 from ceqr.agents.qr_dqn import QRDQN, QRDQNHyperparameters
 from ceqr.agents.ua_dqn import (
     UADQN,
@@ -80,7 +80,9 @@ def test_epsilon_falls_in_a_straight_line_and_then_stays() -> None:
     # 1 -> 0.03 over 100,000 frames: 0.515 half way.
     found = jit(hyper.epsilon)(np.array([0, 50_000, 100_000, 2_000_000], np.int32))
     np.testing.assert_allclose(found, [1.0, 0.515, 0.03, 0.03], rtol=1e-6)
-    actions = _many(lambda k: epsilon_greedy(jnp.int32(2), 4, jnp.float32(0.4), k))
+    hyper = DQNHyperparameters(epsilon_start=0.4, epsilon_end=0.4)
+    agent, beliefs = DQN(hyper, (1,), 4), Beliefs(jnp.array([0.0, 0.0, 1.0, 0.0]))
+    actions = _many(lambda k: agent.explore(NOTHING, beliefs, (), jnp.int32(7), agent.draw(k)))
     # Greedy with 0.6, and a quarter of the other 0.4: 0.7 in all; each other action 0.1.
     np.testing.assert_allclose(np.bincount(actions, minlength=4) / 20_000, [0.1, 0.1, 0.7, 0.1], atol=0.012)
 
@@ -104,7 +106,7 @@ class TestUADQN:
     def test_thompson_sample(self) -> None:
         # Means 1 and 0; epistemic deviations 0 and 2 weighted by 0.5: action 1 wins with Phi(-1 / 1) = 0.1587.
         beliefs = Beliefs(np.array([1.0, 0.0]), np.array([0.0, 2.0]), np.zeros(2))
-        actions = _many(lambda k: self.agent.explore(NOTHING, beliefs, (), NOTHING, k))
+        actions = _many(lambda k: self.agent.explore(NOTHING, beliefs, (), NOTHING, self.agent.draw(k)))
         assert float(actions.mean()) == pytest.approx(stats.norm.cdf(-1), abs=0.011)
         risky = beliefs._replace(aleatoric=np.array([0.6, 0.0]))
         assert int(self.agent.greedy(beliefs)) == 0
@@ -299,7 +301,8 @@ class TestDUVN:
             state = state._replace(params=eqx.tree_at(lambda p: p.std_head, state.params, certain))
             observations = jnp.tile(jnp.array([0.5, -1.0]), (200, 1))
             keys = jax.random.split(key, 200)
-            actions, beliefs = agent.act(state, (), observations, jnp.arange(200), keys)
+            draws = jax.vmap(agent.draws)(keys)
+            actions, beliefs, _ = agent.act(state, (), observations, jnp.arange(200), draws)
             return actions, beliefs, agent.act_greedily(state, observations[:1])
 
         actions, beliefs, (best, evaluated) = play(jax.random.key(0))

@@ -71,7 +71,8 @@ def test_every_batch_is_counted_with_the_outputs_its_update_was_made_from(learne
 
 def test_act_and_learn_counts_as_learn_does(learned: list[AgentState]) -> None:
     """The observations that ride along are acted on, not learned from."""
-    *_, together, _ = jit(AGENT.act_and_learn)(learned[2], (), OBSERVATIONS, _batch(2), FRAMES, KEYS)
+    draws = jax.vmap(AGENT.draws)(KEYS)
+    _, together, _ = jit(AGENT.act_and_learn)(learned[2], (), OBSERVATIONS, _batch(2), FRAMES, draws)
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(learned[3]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert int(together.statistics.updates) == 3

@@ -55,3 +55,15 @@ KEY = jax.random.key(0)
 def test_which_axis_holds_channels(shape: tuple[int, ...], kind: str, network_shape: tuple[int, ...]) -> None:
     form = ObservationFormat.of_array(shape, np.float32)
     assert (form.kind, form.network_shape) == (kind, network_shape)
+
+
+def test_components_that_stay_small_are_stretched() -> None:
+    """MountainCar: a position between -1.2 and 0.6, and a speed of at most 0.07, which no layer would see."""
+    form = ObservationFormat.of_array((2,), np.float32, np.array([-1.2, -0.07]), np.array([0.6, 0.07]))
+    np.testing.assert_allclose(form.encode(np.array([[-0.5, 0.035]], np.float32)), [[-0.5, 0.5]], rtol=1e-6)
+    assert ObservationFormat.from_json(form.to_json()) == form
+    rest = ObservationFormat.of_array((4,), np.float32, np.array([-np.inf, 0, -8, 0]), np.array([np.inf, 1, 8, 0]))
+    assert rest == ObservationFormat.of_array((4,), np.float32)
+    assert ObservationFormat.of_array((2,), np.uint8, 0, 0.5).scale == ()  # pixels and bits are left alone
+    old = {k: v for k, v in form.to_json().items() if k != "scale"}
+    assert ObservationFormat.from_json(old).scale == ()  # saved before there was any

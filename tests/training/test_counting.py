@@ -58,12 +58,12 @@ class Watchful(CountingAgent):
         return super().beliefs(outputs, state)
 
     def explore(
-        self, outputs: FeaturesAndValues, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+        self, outputs: FeaturesAndValues, beliefs: Beliefs, memory: Memory, frame: jax.Array, drawn: jax.Array
     ) -> jax.Array:
         assert outputs.features.shape == (SIZE,)
         assert beliefs.mean.shape == (self.num_actions,)
-        assert memory.shape == frame.shape == key.shape == ()
-        return super().explore(outputs, beliefs, memory, frame, key)
+        assert memory.shape == frame.shape == drawn.shape == ()
+        return super().explore(outputs, beliefs, memory, frame, drawn)
 
     def _mind(self, state: AgentState) -> None:
         assert state.statistics.updates.shape == ()

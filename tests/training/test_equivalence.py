@@ -14,36 +14,48 @@ from ceqr.envs.gymnasium import from_env
 from ceqr.training.compiled import CompiledPlayer
 from ceqr.training.host import HostPlayer
 from ceqr.training.loop import Loop
-from tests.probes import CountingAgent, FeaturesAndValues, HostChain, NoisyChain, go_on, join, play
+from tests.probes import CountingAgent, Counts, FeaturesAndValues, HostChain, NoisyChain, go_on, join, play
 
 SEEDS = (3, 4)
 
 
 class Hazy(CountingAgent):
-    """Its network has noise of its own wherever it is given a key, so it matters which one."""
+    """Its network has noise of its own wherever it is given a key, so it matters which one.
+
+    It counts every frame that it plays, with the action taken.
+    """
 
     def forward(self, params: Any, frozen: Any, observations: jax.Array, key: jax.Array | None) -> FeaturesAndValues:
         outputs = super().forward(params, frozen, observations, key)
         haze = 0.0 if key is None else 0.1 * jax.random.normal(key, (self.num_actions,))
         return outputs._replace(values=outputs.values + haze)
 
+    def seen(self, outputs: FeaturesAndValues) -> jax.Array:
+        return outputs.features
+
+    def count_frames(self, state: AgentState, seen: jax.Array, actions: jax.Array) -> Counts:
+        counts: Counts = state.statistics
+        return counts._replace(moment=counts.moment + (seen * (1 + actions)[:, None]).T @ seen)
+
     def init_memory(self, state: AgentState, key: jax.Array) -> jax.Array:
         return jax.random.normal(key)
 
-    def explore(self, outputs: Any, beliefs: Beliefs, memory: Any, frame: jax.Array, key: jax.Array) -> jax.Array:
+    def explore(self, outputs: Any, beliefs: Beliefs, memory: Any, frame: jax.Array, drawn: Any) -> jax.Array:
         wish = jnp.where(jnp.arange(self.num_actions) == 1, memory + 0.01 * frame % 1, 0.0)
-        return super().explore(outputs, beliefs._replace(mean=beliefs.mean + wish), memory, frame, key)
+        return super().explore(outputs, beliefs._replace(mean=beliefs.mean + wish), memory, frame, drawn)
 
 
 @pytest.mark.parametrize(
-    ("lanes", "every"),
-    [(1, 2), (3, 2), pytest.param(3, 1, marks=pytest.mark.slow), pytest.param(3, 4, marks=pytest.mark.slow)],
+    ("lanes", "every", "rate"),
+    [(1, 2, 0.0), (3, 2, 0.2), pytest.param(3, 1, 0.0, marks=pytest.mark.slow)]
+    + [pytest.param(3, 4, 0.0, marks=pytest.mark.slow)],
 )
-def test_it_is_the_compiled_player_frame_by_frame(lanes: int, every: int) -> None:
+def test_it_is_the_compiled_player_frame_by_frame(lanes: int, every: int, rate: float) -> None:
     """The same chain compiled and on the host: equal to the bit before learning, and but for rounding after."""
     hyper = Hyperparameters(
-        hidden=(8,), batch_size=4, replay_size=100, learning_starts=30, target_period=25, update_every=every
-    )
+        hidden=(8,), batch_size=4, replay_size=100, learning_starts=30, target_period=25, update_every=every,
+        target_rate=rate,
+    )  # fmt: skip
     loop = Loop(Hazy(hyper, (4,), 2), np.float32, lanes)
     env = dataclasses.replace(from_env(HostChain()), build=HostChain, owned=True)
     compiled = CompiledPlayer(loop, NoisyChain(noise=0.0, limit=2), SEEDS)
@@ -52,6 +64,7 @@ def test_it_is_the_compiled_player_frame_by_frame(lanes: int, every: int) -> Non
     assert our_rows == their_rows
     assert {row.length for row in our_rows} == {1, 2}
     a, b = join(host.groups), join(compiled.groups)
+    assert np.asarray(a.agent.statistics.moment).any()
     for name in ("agent", "memory", "observation", "replay", "batch"):
         jax.tree.map(partial(np.testing.assert_array_equal, err_msg=name), getattr(a, name), getattr(b, name))
 

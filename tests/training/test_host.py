@@ -40,7 +40,7 @@ def _shared(seeds: tuple[int, ...]) -> tuple[HostPlayer, list[LoopState]]:
     """One player for most tests, with which others share their programs; and its states before the first frame."""
     player = _make(seeds)
     if seeds != (0, 1):
-        for name in ("_tick", "_tick_without", "_act", "_draw", "_begin", "_copy_target"):
+        for name in ("_tick", "_tick_without", "_draw", "_begin", "_renew"):
             setattr(player, name, getattr(_shared((0, 1))[0], name))
     player.start()
     return player, [jax.tree.map(jnp.copy, group) for group in player.groups]

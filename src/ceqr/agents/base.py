@@ -72,6 +72,25 @@ class Beliefs(NamedTuple):
         return f"Beliefs({values}{how})"
 
 
+class Draws(NamedTuple):
+    """All that an agent draws to act in one frame; with a leading axis, in several.
+
+    It depends on nothing that is learned, so a loop draws it for many frames at once: one by one, a few random numbers
+    take longer than a small network.
+    """
+
+    forward: jax.Array  # the key of the forward pass, where chance plays a part in it
+    explore: Any  # what `Agent.draw` made of the key to explore with
+
+
+class Choices(NamedTuple):
+    """What an agent chose for a batch of observations, and why."""
+
+    action: jax.Array
+    beliefs: Beliefs
+    seen: Any  # what `Agent.seen` keeps of the outputs
+
+
 class AgentState(NamedTuple):
     """All that learning changes, and what it must remember unchanged."""
 
@@ -109,6 +128,9 @@ class Hyperparameters:
     """Frames played before the first update."""
     target_period: int = field(default=1_000, metadata={"least": 1})
     """Frames between copies of the network to the target network."""
+    target_rate: float = field(default=0.0, metadata={"least": 0.0, "most": 1.0})
+    """Share of the network that the target network takes over with every update (Polyak averaging); 0 for whole copies
+    every --target-period frames."""
     update_every: int = field(default=1, metadata={"least": 1})
     """Frames for each update."""
     discount: float = field(default=0.99, metadata={"least": 0.0, "most": 1.0})
@@ -177,10 +199,8 @@ class Agent(abc.ABC):
         """What the network's outputs for one observation (no batch axis) say about each action."""
 
     @abc.abstractmethod
-    def explore(
-        self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        """The action to take while learning, given the outputs for one observation."""
+    def explore(self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, drawn: Any) -> jax.Array:
+        """The action to take while learning, given the outputs for one observation and what `draw` drew for it."""
 
     @abc.abstractmethod
     def loss(
@@ -200,6 +220,10 @@ class Agent(abc.ABC):
         """The action that looks best after the agent's own doubt is subtracted; None if it has no such estimate."""
         return None if beliefs.epistemic is None else jnp.argmax(beliefs.mean - beliefs.epistemic)
 
+    def draw(self, key: jax.Array) -> Any:
+        """What `explore` is given of chance: numbers drawn from the key, or the key itself."""
+        return key
+
     def init_memory(self, state: AgentState, key: jax.Array) -> Memory:
         """What the agent draws at an episode's start and keeps to its end."""
         return ()
@@ -212,7 +236,11 @@ class Agent(abc.ABC):
         """What the agent counts, before anything was counted."""
         return ()
 
-    def count_frames(self, state: AgentState, observations: jax.Array, actions: jax.Array) -> Any:
+    def seen(self, outputs: Outputs) -> Any:
+        """What `count_frames` needs of the outputs for a batch of observations."""
+        return ()
+
+    def count_frames(self, state: AgentState, seen: Any, actions: jax.Array) -> Any:
         """The statistics after the frames of a tick: what was seen in each lane, and the actions taken."""
         return state.statistics
 
@@ -254,17 +282,34 @@ class Agent(abc.ABC):
         target, frozen = jax.tree.map(jnp.copy, (params, frozen))
         return AgentState(params, target, self.optimiser.init(params), frozen, self.init_statistics(params))
 
+    def at_play(self, state: AgentState) -> AgentState:
+        """What an agent that has learned enough needs of its state: no target network and no optimiser.
+
+        A target network that follows the network is an average of it over updates. It plays more evenly than what the
+        last batch left, and so plays in its place.
+        """
+        averaged = self.hyper.target_rate and state.target != ()  # without one, it is at play already
+        params = state.target if averaged else state.params
+        return state._replace(params=params, target=(), optimiser=())
+
     def beliefs_of(self, state: AgentState, outputs: Outputs) -> Beliefs:
         """`beliefs` of a batch of outputs."""
         return jax.vmap(self.beliefs, in_axes=(0, None))(outputs, state)
 
+    def draws(self, key: jax.Array) -> Draws:
+        """What acting in the frame of that key draws."""
+        forward_key, explore_key = jax.random.split(key)
+        return Draws(forward_key, self.draw(explore_key))
+
     def act(
-        self, state: AgentState, memory: Memory, observations: jax.Array, frames: jax.Array, keys: jax.Array
-    ) -> tuple[jax.Array, Beliefs]:
-        """Chooses actions for a batch of observations: each has its own memory, frame and key."""
-        forward_key, act_keys = _split(keys)
-        outputs = self.forward(state.params, state.frozen, observations, forward_key)
-        return self._explore(state, outputs, memory, frames, act_keys)
+        self, state: AgentState, memory: Memory, observations: jax.Array, frames: jax.Array, draws: Draws
+    ) -> Choices:
+        """Chooses actions for a batch of observations: each has its own memory, frame and draws.
+
+        The forward pass, which is one for all of them, has the key of the first.
+        """
+        outputs = self.forward(state.params, state.frozen, observations, draws.forward[0])
+        return self._explore(state, outputs, memory, frames, draws)
 
     def act_greedily(self, state: AgentState, observations: jax.Array) -> tuple[jax.Array, Beliefs]:
         """The actions for a batch of observations when nothing is to be learned."""
@@ -290,33 +335,31 @@ class Agent(abc.ABC):
         observations: jax.Array,
         batch: Batch,
         frames: jax.Array,
-        keys: jax.Array,
-    ) -> tuple[jax.Array, Beliefs, AgentState, Metrics]:
+        draws: Draws,
+    ) -> tuple[Choices, AgentState, Metrics]:
         """`act` and `learn` from the same parameters, in one forward pass; the update is that of the first frame.
 
         Reading the weights costs most of a forward pass over so few rows, so the observations to act on ride along
         with the learning batch.
         """
-        forward_key, act_keys = _split(keys)
         lanes = len(observations)
         successors = self._successors(state, batch)
 
         def objective(params: Params) -> tuple[jax.Array, tuple[Outputs, Outputs, Metrics]]:
             rows = jnp.concatenate([observations, batch.observation])
-            outputs = self.forward(params, state.frozen, rows, forward_key)
+            outputs = self.forward(params, state.frozen, rows, draws.forward[0])
             acting, learning = (jax.tree.map(lambda x, s=s: x[s], outputs) for s in (slice(lanes), slice(lanes, None)))
             loss, metrics = self._total_loss(params, learning, successors, state, batch, frames[0])
             return loss, (acting, learning, metrics)
 
         grads, (acting, learning, metrics) = jax.grad(objective, has_aux=True)(state.params)
-        actions, beliefs = self._explore(state, acting, memory, frames, act_keys)
-        return actions, beliefs, self._apply(state, grads, learning, successors, batch, frames[0]), metrics
+        choices = self._explore(state, acting, memory, frames, draws)
+        return choices, self._apply(state, grads, learning, successors, batch, frames[0]), metrics
 
-    def _explore(
-        self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, keys: jax.Array
-    ) -> tuple[jax.Array, Beliefs]:
+    def _explore(self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, draws: Draws) -> Choices:
         beliefs = self.beliefs_of(state, outputs)
-        return jax.vmap(self.explore)(outputs, beliefs, memory, frames, keys), beliefs
+        actions = jax.vmap(self.explore)(outputs, beliefs, memory, frames, draws.explore)
+        return Choices(actions, beliefs, self.seen(outputs))
 
     def _successors(self, state: AgentState, batch: Batch) -> Successors:
         online = self.forward(state.params, state.frozen, batch.successor, None) if self.double else None
@@ -349,18 +392,16 @@ class Agent(abc.ABC):
         statistics = self.update_statistics(state, outputs, successors, batch, frame)
         updates, optimiser = self.optimiser.update(grads, state.optimiser, state.params)
         params = optax.apply_updates(state.params, updates)
-        return state._replace(params=params, optimiser=optimiser, statistics=statistics)
+        target = state.target
+        if self.hyper.target_rate:
+            target = optax.incremental_update(params, target, self.hyper.target_rate)
+        return state._replace(params=params, target=target, optimiser=optimiser, statistics=statistics)
 
     def copy_target(self, state: AgentState) -> AgentState:
-        """Sets the target network to the present one, and refreshes what the agent counts."""
-        state = state._replace(target=jax.tree.map(jnp.copy, state.params))
+        """Sets the target network to the present one, unless it follows by itself; refreshes what the agent counts."""
+        if not self.hyper.target_rate:
+            state = state._replace(target=jax.tree.map(jnp.copy, state.params))
         return state._replace(statistics=self.refresh_statistics(state))
-
-
-def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One key for a forward pass over several observations, and a key for each to act with."""
-    both = jax.vmap(jax.random.split)(keys)
-    return both[0, 0], both[:, 1]
 
 
 def pick(values: jax.Array, action: jax.Array) -> jax.Array:

@@ -60,8 +60,11 @@ class BootstrappedDQN(Agent):
     def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
         return Beliefs(outputs.mean(0), epistemic=outputs.std(0))
 
+    def draw(self, key: jax.Array) -> tuple[()]:
+        return ()
+
     def explore(
-        self, outputs: jax.Array, beliefs: Beliefs, memory: jax.Array, frame: jax.Array, key: jax.Array
+        self, outputs: jax.Array, beliefs: Beliefs, memory: jax.Array, frame: jax.Array, drawn: tuple[()]
     ) -> jax.Array:
         return jnp.argmax(outputs[memory])
 

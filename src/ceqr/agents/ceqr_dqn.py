@@ -24,7 +24,7 @@ from ceqr.agents.base import (
     Successors,
     pick,
 )
-from ceqr.agents.evidence import Evidence, count, nothing_seen, refresh, to_phi
+from ceqr.agents.evidence import Evidence, Fourier, count, nothing_seen, refresh, to_phi
 from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
@@ -118,7 +118,7 @@ class CEQRNetwork(eqx.Module):
         self.num_actions = num_actions
         self.quantiles = quantiles
 
-    def __call__(self, observation: jax.Array, frozen: Torso | None = None) -> "CEQROutputs":
+    def __call__(self, observation: jax.Array, frozen: Torso | Fourier | None = None) -> "CEQROutputs":
         features = self.torso(observation)
         shape = (len(observation), self.num_actions)
         phi = None if frozen is None else to_phi(frozen(observation))
@@ -181,12 +181,16 @@ class CEQRDQN(ThompsonAgent):
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
         return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles, self._conjugate)
 
-    def init_frozen(self, params: CEQRNetwork, key: jax.Array) -> Torso | None:
-        """The torso as it is at the start, by which conjugate evidence tells states apart."""
-        return params.torso if self._conjugate else None
+    def init_frozen(self, params: CEQRNetwork, key: jax.Array) -> Torso | Fourier | None:
+        """That by which conjugate evidence tells states apart: for images, the torso as it is at the start."""
+        if not self._conjugate:
+            return None
+        if len(self.observation_shape) == 1:
+            return Fourier(key, self.observation_shape[0], params.torso.features)
+        return params.torso
 
     def forward(
-        self, params: CEQRNetwork, frozen: Torso | None, observations: jax.Array, key: jax.Array | None
+        self, params: CEQRNetwork, frozen: Torso | Fourier | None, observations: jax.Array, key: jax.Array | None
     ) -> CEQROutputs:
         return params(observations, frozen)
 
@@ -222,11 +226,13 @@ class CEQRDQN(ThompsonAgent):
             evidence=nothing_seen(params.torso.features, self.num_actions) if self._conjugate else (),
         )
 
-    def count_frames(self, state: AgentState, observations: jax.Array, actions: jax.Array) -> Statistics:
+    def seen(self, outputs: CEQROutputs) -> Any:
+        return outputs.phi if self._conjugate else ()
+
+    def count_frames(self, state: AgentState, seen: Any, actions: jax.Array) -> Statistics:
         if not self._conjugate:
             return state.statistics
-        counted = count(state.statistics.evidence, to_phi(state.frozen(observations)), actions)
-        return state.statistics._replace(evidence=counted)
+        return state.statistics._replace(evidence=count(state.statistics.evidence, seen, actions))
 
     def update_statistics(
         self, state: AgentState, outputs: CEQROutputs, successors: Successors, batch: Batch, frame: jax.Array

@@ -104,11 +104,14 @@ class DUVN(Agent):
     def beliefs(self, outputs: DUVNOutputs, state: AgentState) -> Beliefs:
         return Beliefs(outputs.still.mean, epistemic=outputs.doubt, aleatoric=outputs.still.std)
 
+    def draw(self, key: jax.Array) -> jax.Array:
+        return jax.random.normal(key, (self.num_actions,))
+
     def explore(
-        self, outputs: DUVNOutputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
+        self, outputs: DUVNOutputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, drawn: jax.Array
     ) -> jax.Array:
         mean, std = outputs.drawn
-        return jnp.argmax(mean + std * jax.random.normal(key, mean.shape))
+        return jnp.argmax(mean + std * drawn)
 
     def loss(
         self, outputs: DUVNOutputs, successors: Successors, batch: Batch, state: AgentState

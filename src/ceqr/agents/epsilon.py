@@ -1,6 +1,7 @@
 """Epsilon-greedy agents: those whose estimates say nothing about what to explore. All of them can be double."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +28,11 @@ class EpsilonGreedyHyperparameters(Hyperparameters):
         return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * done
 
 
-def epsilon_greedy(greedy: jax.Array, num_actions: int, epsilon: jax.Array, key: jax.Array) -> jax.Array:
-    """The greedy action, or with probability epsilon any action."""
-    explore_key, action_key = jax.random.split(key)
-    explores = jax.random.uniform(explore_key) < epsilon
-    return jnp.where(explores, jax.random.randint(action_key, (), 0, num_actions), greedy)
+class Whim(NamedTuple):
+    """What is drawn in every frame, whether or not it is followed."""
+
+    chance: jax.Array  # float32, uniform in [0, 1): below epsilon, the action is taken
+    action: jax.Array  # any
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class EpsilonGreedyAgent(Agent):
     def double(self) -> bool:
         return self.hyper.double
 
-    def explore(
-        self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        return epsilon_greedy(self.greedy(beliefs), self.num_actions, self.hyper.epsilon(frame), key)
+    def draw(self, key: jax.Array) -> Whim:
+        chance_key, action_key = jax.random.split(key)
+        return Whim(jax.random.uniform(chance_key), jax.random.randint(action_key, (), 0, self.num_actions))
+
+    def explore(self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, drawn: Whim) -> jax.Array:
+        return jnp.where(drawn.chance < self.hyper.epsilon(frame), drawn.action, self.greedy(beliefs))

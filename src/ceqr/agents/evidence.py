@@ -12,12 +12,14 @@ network's own would not do: while nothing pays it forgets how to tell states apa
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ceqr.networks import phi_size, projection
+from ceqr.networks import as_float, phi_size, projection
 
 MEMORY = 100_000  # frames in which visits fade to a third, at the most: float32 cannot add them up for ever
+SHARPNESS = 2.0  # of the features of vectors: observations 1 apart share 14 % of what is known
 SILENCE = 1e-3  # stands for the features where none is active
 BLOCK = 32  # rows of a matrix that is factorised column by column
 
@@ -35,6 +37,26 @@ def nothing_seen(features: int, actions: int) -> Evidence:
     size = phi_size(features)
     zero = jnp.zeros((actions, size, size))
     return Evidence(zero, jnp.float32(0), zero + jnp.eye(size))
+
+
+class Fourier(eqx.Module):
+    """cos(x W + b) of a vector x: random Fourier features (Rahimi and Recht 2007) of a Gaussian kernel.
+
+    Two observations share exp(-SHARPNESS^2 d^2 / 2) of what is known, d apart.
+    """
+
+    weight: jax.Array  # [components, P]
+    offset: jax.Array  # [P]
+    features: int = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array, components: int, features: int):
+        weight_key, offset_key = jax.random.split(key)
+        self.weight = SHARPNESS * jax.random.normal(weight_key, (components, features))
+        self.offset = jax.random.uniform(offset_key, (features,), maxval=2 * jnp.pi)
+        self.features = features
+
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        return jnp.cos(as_float(observation) @ self.weight + self.offset)
 
 
 def to_phi(features: jax.Array) -> jax.Array:

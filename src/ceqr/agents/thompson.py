@@ -2,6 +2,7 @@
 
 import abc
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,11 +49,12 @@ class ThompsonAgent(Agent):
             case _:
                 return ()
 
-    def explore(
-        self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, key: jax.Array
-    ) -> jax.Array:
+    def draw(self, key: jax.Array) -> Any:
+        return jax.random.normal(key, (self.num_actions,)) if self.hyper.thompson == "step" else ()
+
+    def explore(self, outputs: Outputs, beliefs: Beliefs, memory: Memory, frame: jax.Array, drawn: Any) -> jax.Array:
         assert beliefs.epistemic is not None
-        noise = jax.random.normal(key, beliefs.mean.shape) if self.hyper.thompson == "step" else memory
+        noise = drawn if self.hyper.thompson == "step" else memory
         return jnp.argmax(self._risk_averse(beliefs) + self.deviation(beliefs.epistemic) * noise)
 
     def greedy(self, beliefs: Beliefs) -> jax.Array:

@@ -149,7 +149,7 @@ def describe(env: gymnasium.Env, name: str, build: Callable[[], gymnasium.Env]) 
     if isinstance(observations, spaces.Discrete):
         form = ObservationFormat.of_number(int(observations.start), int(observations.n))
     elif isinstance(observations, spaces.Box):
-        form = ObservationFormat.of_array(observations.shape, observations.dtype)
+        form = ObservationFormat.of_array(observations.shape, observations.dtype, observations.low, observations.high)
     else:
         raise ValueError(
             f"{name} has observations of {_brief(observations)}; these agents read arrays (Box) and numbers "

@@ -244,4 +244,5 @@ def _format(name: str, space: Any, observation: Any) -> ObservationFormat:
         raise ValueError(f"{name} has observations of {type(space).__name__}; these agents read arrays and numbers.")
     if isinstance(space, spaces.Discrete):
         return ObservationFormat.of_number(0, int(space.n))
-    return ObservationFormat.of_array(observation.shape, observation.dtype)
+    low, high = (getattr(space, name, None) for name in ("low", "high"))
+    return ObservationFormat.of_array(observation.shape, observation.dtype, low, high)

@@ -24,10 +24,13 @@ class ObservationFormat:
     dtype: str  # as given
     start: int = 0  # of a number: the least
     count: int = 0  # of a number: how many there are
+    scale: tuple[float, ...] = ()  # of a vector: what its components are multiplied with; () for nothing
 
     @classmethod
-    def of_array(cls, shape: tuple[int, ...], dtype: Any) -> "ObservationFormat":
-        """The format of arrays of that shape: which axis holds channels is told by the sizes.
+    def of_array(cls, shape: tuple[int, ...], dtype: Any, low: Any = None, high: Any = None) -> "ObservationFormat":
+        """The format of arrays of that shape, between bounds if there are any.
+
+        Which axis holds channels is told by the sizes.
 
         An image has at least 3 x 3 pixels. The first axis holds channels if it is the shortest, otherwise the last one
         does, so that (3, 8, 5) is 8 x 5 pixels of 3 channels, and (8, 5, 3), too. All else is a vector.
@@ -42,7 +45,10 @@ class ObservationFormat:
             kind = "image"
         elif len(shape) == 4 and min(shape[1:3]) >= LARGE_IMAGE:
             kind = "frames"
-        return cls(kind, tuple(int(n) for n in shape), dtype.name)
+        scale = ()
+        if kind == "vector" and dtype.kind == "f" and low is not None and high is not None:
+            scale = _stretch(np.broadcast_to(low, shape).ravel(), np.broadcast_to(high, shape).ravel())
+        return cls(kind, tuple(int(n) for n in shape), dtype.name, scale=scale)
 
     @classmethod
     def of_network(cls, shape: tuple[int, ...], dtype: Any) -> "ObservationFormat":
@@ -55,11 +61,12 @@ class ObservationFormat:
         return cls("number", (), "int64", int(start), int(count))
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": list(self.shape)}
+        return {**asdict(self), "shape": list(self.shape), "scale": list(self.scale)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ObservationFormat":
-        made = cls(**{**values, "shape": tuple(int(n) for n in values["shape"])})
+        scale = tuple(float(x) for x in values.get("scale", ()))
+        made = cls(**{**values, "shape": tuple(int(n) for n in values["shape"]), "scale": scale})
         if made.kind not in KINDS:
             raise ValueError(f"There is no kind of observation {made.kind!r}.")
         np.dtype(made.dtype)
@@ -101,7 +108,8 @@ class ObservationFormat:
             observations = xp.moveaxis(observations, 1, -1)
         elif self.kind == "frames":
             observations = xp.moveaxis(observations, 1, 3)
-        return xp.reshape(observations, (len(observations), *self.network_shape)).astype(self.network_dtype)
+        read = xp.reshape(observations, (len(observations), *self.network_shape)).astype(self.network_dtype)
+        return read * xp.asarray(self.scale, dtype=read.dtype) if self.scale else read
 
     def read(self, observation: Any) -> tuple[np.ndarray, bool]:
         """A batch for the network from what a caller gave, and whether that was a single observation.
@@ -140,3 +148,13 @@ class ObservationFormat:
         if self.kind == "number":
             return f"a whole number from {self.start} to {self.start + self.count - 1}"
         return f"shape {self.shape} of dtype {self.dtype}"
+
+
+def _stretch(low: np.ndarray, high: np.ndarray) -> tuple[float, ...]:
+    """Factors that make components which stay within (-b, b), b < 1, reach from -1 to 1; () if there are none.
+
+    A network's first layer gives all components the same weight: it would hardly see MountainCar's speed, 0.07 at most.
+    """
+    bound = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
+    scale = np.where((bound > 0) & (bound < 1), 1 / np.where(bound > 0, bound, 1), 1.0)
+    return tuple(float(x) for x in scale) if (scale != 1).any() else ()

@@ -11,7 +11,6 @@ environment itself is no part of it, so whoever goes on from a saved state begin
 import time
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,16 +33,9 @@ DRAWN_AHEAD = 256  # ticks for which random numbers are drawn at once: one by on
 class _Parts(NamedTuple):
     """A group's state by what changes it, or how each part is packed."""
 
-    fixed: Any  # an AgentState; changed by copies of the target network alone
+    fixed: Any  # an AgentState; changed by copies of the target network alone, which is here unless updates move it
     learned: Any  # an AgentState; changed by updates
     played: Any  # (LoopState, Choice): changed by every tick; with what is chosen for the tick to come
-
-
-class _Told(NamedTuple):
-    """What a tick tells the host."""
-
-    action: Any  # [1, lanes]: for the next step
-    finished: Finished  # [1, lanes]
 
 
 class HostPlayer(Player):
@@ -61,19 +53,16 @@ class HostPlayer(Player):
 
         group = jax.eval_shape(self.init_group, jnp.zeros(1, jnp.int32))
         choice = jax.eval_shape(self._choose, group, 0)
-        self._packings = _Parts(*map(Packing, _take_apart(group, choice)))
+        self._packings = _Parts(*map(Packing, self._take_apart(group, choice)))
         self._chance_packing = Packing(jax.eval_shape(self._draw_ahead, group.key, 0))
-        self._told_packing: Packing[_Told] = Packing(
-            _Told(choice.action, jax.eval_shape(self._absorb_nothing, group, choice))
-        )
+        self._finished_packing = Packing(jax.eval_shape(self._absorb_nothing, group, choice))
         # What was learned is given away only where it is handed back.
         one_thread = is_small(loop.agent)
         self._tick = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=(0, 2))
         self._tick_without = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=2)
-        self._act = jit(self._choose)
-        self._draw = jit(lambda key, start: self._chance_packing.pack(self._draw_ahead(key, start)))
+        self._draw = jit(self._packed_draw)
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
-        self._copy_target = jit(partial(jax.lax.map, loop.agent.copy_target), donate_argnums=0)
+        self._renew = jit(self._packed_choice, static_argnums=2, donate_argnums=0)
 
     @property
     def program_key(self) -> tuple[Hashable, ...]:
@@ -93,26 +82,52 @@ class HostPlayer(Player):
             jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self._choose, group, 0))
             for group in groups
         ]
-        self._set(groups, choices)
-
-    def _set(self, groups: Sequence[LoopState], choices: Sequence[Choice]) -> None:
-        self._parts = [
-            _Parts(*(p.pack(part) for p, part in zip(self._packings, _take_apart(*both), strict=True)))
-            for both in zip(groups, choices, strict=True)
-        ]
+        self._parts = [self._pack(*both) for both in zip(groups, choices, strict=True)]
         self._actions = [np.asarray(choice.action)[0] for choice in choices]
+
+    def _pack(self, group: LoopState, choice: Choice) -> _Parts:
+        return _Parts(*(p.pack(part) for p, part in zip(self._packings, self._take_apart(group, choice), strict=True)))
 
     def _put_together(self, packed: _Parts) -> tuple[LoopState, Choice]:
         fixed, learned, (rest, choice) = (p.unpack(part) for p, part in zip(self._packings, packed, strict=True))
+        target = learned.target if self._follows else fixed.target
         agent = rest.agent._replace(
-            params=learned.params, target=fixed.target, optimiser=learned.optimiser, frozen=fixed.frozen
+            params=learned.params, target=target, optimiser=learned.optimiser, frozen=fixed.frozen
         )
         return rest._replace(agent=agent), choice
+
+    def _take_apart(self, group: LoopState, choice: Choice) -> _Parts:
+        nothing: Any = ()
+        agent, empty = group.agent, AgentState(nothing, nothing, nothing, nothing, nothing)
+        target = empty._replace(target=agent.target)
+        moved, kept = (target, empty) if self._follows else (empty, target)
+        return _Parts(
+            fixed=kept._replace(frozen=agent.frozen),
+            learned=moved._replace(params=agent.params, optimiser=agent.optimiser),
+            played=(group._replace(agent=empty._replace(statistics=agent.statistics)), choice),
+        )
+
+    @property
+    def _follows(self) -> bool:
+        """Whether every update moves the target network."""
+        return self.loop.agent.hyper.target_rate > 0
 
     # The programs, each of one group.
 
     def _choose(self, group: LoopState, frame: Any) -> Choice:
         return jax.vmap(lambda state: self.loop.act(state, frame, self.loop.chance(state.key, frame)))(group)
+
+    def _packed_choice(self, parts: _Parts, frame: Any, copy: bool) -> tuple[_Parts, jax.Array]:
+        """What is chosen for the tick of that frame, perhaps after a copy of the target network; and the actions."""
+        group, _ = self._put_together(parts)
+        if copy:  # seed by seed: see `init_group`
+            group = group._replace(agent=jax.lax.map(self.loop.agent.copy_target, group.agent))
+        choice = self._choose(group, frame)
+        return self._pack(group, choice), choice.action
+
+    def _packed_draw(self, played: Any, start: Any) -> Any:
+        group, _ = self._packings.played.unpack(played)
+        return self._chance_packing.pack(self._draw_ahead(group.key, start))
 
     def _draw_ahead(self, key: jax.Array, start: Any) -> tuple[jax.Array, Chance]:
         """What is drawn for some ticks from `start` on, [ticks, 1, ...]."""
@@ -148,10 +163,14 @@ class HostPlayer(Player):
 
     def _packed_tick(
         self, learned: Any, fixed: Any, played: Any, after: TimeStep, drawn: Any, frame: Any, updates: int
-    ) -> tuple[Any, Any, Any]:
-        """A tick of a group between packed arrays; what was learned is handed back only if there were updates."""
+    ) -> tuple[Any, Any, jax.Array, Any]:
+        """A tick of a group between packed arrays.
 
-        def tick(_: Any, packed: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        Returns what was learned (only if there were updates), what was played, the next actions, and the episodes that
+        ended.
+        """
+
+        def tick(_: Any, packed: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, jax.Array, Any]:
             group, choice = self._put_together(_Parts(fixed, packed[0] if updates else learned, packed[1]))
             start, chances = self._chance_packing.unpack(drawn)
             i = (frame - start) // self.loop.lanes
@@ -161,13 +180,15 @@ class HostPlayer(Player):
                 return self.tick(state, choice, after, now, following, frame, updates)
 
             group, choice, finished = jax.vmap(one)(group, choice, after, now, following)
-            parts = [p.pack(part) for p, part in zip(self._packings, _take_apart(group, choice), strict=True)]
-            return parts[1] if updates else None, parts[2], self._told_packing.pack(_Told(choice.action, finished))
+            parts = self._pack(group, choice)
+            ended = self._finished_packing.pack(finished)
+            return parts.learned if updates else None, parts.played, choice.action, ended
 
-        # As a loop of one round: XLA runs the body of a loop on one thread, and what is outside in parts on several,
-        # whose handing over takes longer than all the work (docs/performance.md).
-        told = [jnp.zeros(x.shape, x.dtype) for x in self._told_packing.shapes]
-        return jax.lax.fori_loop(frame, frame + 1, tick, (learned if updates else None, played, told))
+        # As a loop of one round: what is outside, XLA cuts into parts for several threads, whose handing over takes
+        # longer than all the work (docs/performance.md).
+        nobody = jnp.zeros((1, self.loop.lanes), jnp.int32)
+        ended = [jnp.zeros(x.shape, x.dtype) for x in self._finished_packing.shapes]
+        return jax.lax.fori_loop(frame, frame + 1, tick, (learned if updates else None, played, nobody, ended))
 
     # Playing.
 
@@ -180,13 +201,14 @@ class HostPlayer(Player):
             while frame < stop and time.monotonic() - began < CHUNK_SECONDS:
                 updates = int(self.loop.updates_due(frame)) if frame >= self._learning_starts else 0
                 after = [self._step(lanes, each) for lanes, each in zip(self._lanes, self._actions, strict=True)]
-                told = [self._take_in(i, each, frame, updates) for i, each in enumerate(after)]
+                ended = [self._take_in(i, each, frame, updates) for i, each in enumerate(after)]
                 if any((each.terminated | each.truncated).any() for each in after):
+                    finished = [self._finished_packing.unpack(list(map(np.asarray, each))) for each in ended]
                     # [lanes, seeds]: the lanes of a tick are its frames.
-                    rows += self._rows([jax.tree.map(lambda x: x.T, each.finished) for each in told], frame)
+                    rows += self._rows([jax.tree.map(lambda x: x.T, each) for each in finished], frame)
                 frame += self.loop.lanes
                 if self.loop.copy_due(frame):
-                    self._choose_anew(self.groups, frame)
+                    self._choose_anew(frame)
                 if updates not in self._compiled:  # a program was compiled, which says nothing of the speed
                     self._compiled.add(updates)
                     clock, timed_from = time.monotonic(), frame
@@ -198,17 +220,17 @@ class HostPlayer(Player):
             self.frames_per_second = (frame - timed_from) / (time.monotonic() - clock)
         return frame, rows
 
-    def _take_in(self, i: int, after: TimeStep, frame: int, updates: int) -> _Told:
+    def _take_in(self, i: int, after: TimeStep, frame: int, updates: int) -> Any:
+        """Learns from and takes in a step of one group, and chooses the next; returns the ends of episodes, packed."""
         if not self._chances or not self._drawn <= frame < self._drawn + DRAWN_AHEAD * self.loop.lanes:
             self._drawn = frame
-            self._chances = [self._draw(group.key, frame) for group in self.groups]
+            self._chances = [self._draw(parts.played, frame) for parts in self._parts]
         fixed, learned, played = self._parts[i]
         program = self._tick if updates else self._tick_without
-        changed, played, told = program(learned, fixed, played, after, self._chances[i], frame, updates)
+        changed, played, action, ended = program(learned, fixed, played, after, self._chances[i], frame, updates)
         self._parts[i] = _Parts(fixed, changed if updates else learned, played)
-        heard = self._told_packing.unpack([np.asarray(array) for array in told])
-        self._actions[i] = heard.action[0]
-        return heard
+        self._actions[i] = np.asarray(action)[0]
+        return ended
 
     def _reset(self, frame: int) -> None:
         """Makes environments and begins episodes in them, with seeds that follow from the run's seeds and the frame."""
@@ -223,20 +245,20 @@ class HostPlayer(Player):
         except Exception as error:
             raise _Raised from error
         keys = [jax.random.fold_in(stream(seed, Stream.RESETS), frame)[None] for seed in self.seeds]
-        groups = [
+        self.groups = [
             self._begin(group, observation[None], key)
             for group, observation, key in zip(self.groups, first, keys, strict=True)
         ]
-        self._choose_anew(groups, frame)
+        self._choose_anew(frame)
 
-    def _choose_anew(self, groups: Sequence[LoopState], frame: int) -> None:
+    def _choose_anew(self, frame: int) -> None:
         """What is chosen for the tick of that frame, after the copy of the target network that comes before it.
 
         An agent may look at what a copy refreshes. Copying twice, before and after a resume, is the same as once.
         """
-        if self.loop.copy_due(frame):
-            groups = [group._replace(agent=self._copy_target(group.agent)) for group in groups]
-        self._set(groups, [self._act(group, frame) for group in groups])
+        copy = bool(self.loop.copy_due(frame))
+        self._parts, actions = map(list, zip(*(self._renew(each, frame, copy) for each in self._parts), strict=True))
+        self._actions = [np.asarray(each)[0] for each in actions]
 
     def _step(self, lanes: Lanes, actions: np.ndarray) -> TimeStep:
         """One step of one seed's environments: [1, lanes, ...]."""
@@ -251,16 +273,6 @@ class HostPlayer(Player):
         with ExitStack() as closing:
             while self._lanes:
                 closing.callback(self._lanes.pop().close)
-
-
-def _take_apart(group: LoopState, choice: Choice) -> _Parts:
-    nothing: Any = ()
-    agent, empty = group.agent, AgentState(nothing, nothing, nothing, nothing, nothing)
-    return _Parts(
-        fixed=empty._replace(target=agent.target, frozen=agent.frozen),
-        learned=empty._replace(params=agent.params, optimiser=agent.optimiser),
-        played=(group._replace(agent=empty._replace(statistics=agent.statistics)), choice),
-    )
 
 
 class _Raised(Exception):

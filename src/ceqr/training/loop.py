@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Memory, Metrics
+from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Choices, Draws, Memory, Metrics
 from ceqr.envs.base import EnvState, TimeStep
 from ceqr.replay import LaneReplay, ReplayState
 from ceqr.streams import Stream, lane_keys, stream
@@ -33,9 +33,9 @@ Tree = TypeVar("Tree")
 
 
 class Chance(NamedTuple):
-    """All that is drawn for one tick, but for what an agent and an environment draw from their keys."""
+    """All that is drawn for one tick, but for what an environment and a new memory draw from their keys."""
 
-    act: jax.Array  # keys [lanes]
+    act: Draws  # [lanes]
     env: jax.Array  # keys [lanes]
     memory: jax.Array  # keys [lanes]
     sample: jax.Array  # uint32 [updates of a tick at the most, batch]
@@ -49,6 +49,7 @@ class Choice(NamedTuple):
     least_uncertain: jax.Array  # float32: 1 if it was the least uncertain action; NaN if the agent knows none
     value: jax.Array  # float32: of the best action
     uncertainty: dict[str, jax.Array]  # of the chosen action, those that the agent estimates
+    seen: Any  # what the agent counts of the observation
 
 
 class Episode(NamedTuple):
@@ -177,9 +178,10 @@ class Loop:
         )
 
     def _empty_tally(self, agent: AgentState, memory: Memory, observation: jax.Array, batch: Batch) -> Tally:
-        frames, keys = jnp.zeros(self.lanes, jnp.int32), jax.random.split(jax.random.key(0), self.lanes)
+        frames, draws = jnp.zeros(self.lanes, jnp.int32), self.chance(jax.random.key(0), jnp.int32(0)).act
         one = jax.tree.map(lambda x: x[0], batch)
-        _, beliefs, _, metrics = jax.eval_shape(self.agent.act_and_learn, agent, memory, observation, one, frames, keys)
+        inputs = (agent, memory, observation, one, frames, draws)
+        (_, beliefs, _), _, metrics = jax.eval_shape(self.agent.act_and_learn, *inputs)
         zero, nothing = jnp.int32(0), Sum(jnp.float32(0), jnp.float32(0))
         return Tally(zero, zero, dict.fromkeys(_uncertainties(beliefs), nothing), dict.fromkeys(metrics, nothing))
 
@@ -188,7 +190,12 @@ class Loop:
         frames = frame + jnp.arange(self.lanes)
         keys = jax.vmap(lambda f: jax.random.split(jax.random.fold_in(key, f), 4))(frames)
         sample = jax.vmap(lambda k: jax.random.bits(k, (self.agent.hyper.batch_size,), jnp.uint32))
-        return Chance(act=keys[:, 0], env=keys[:, 1], memory=keys[:, 3], sample=sample(keys[: self.most_updates, 2]))
+        return Chance(
+            act=jax.vmap(self.agent.draws)(keys[:, 0]),
+            env=keys[:, 1],
+            memory=keys[:, 3],
+            sample=sample(keys[: self.most_updates, 2]),
+        )
 
     def begin(self, state: LoopState, observation: jax.Array, key: jax.Array) -> LoopState:
         """The state at the first observations of new episodes; those under way are cut off."""
@@ -210,7 +217,7 @@ class Loop:
     def act(self, state: LoopState, frame: jax.Array, chance: Chance) -> Choice:
         """Chooses an action in each lane."""
         frames = frame + jnp.arange(self.lanes)
-        return self._choice(*self.agent.act(state.agent, state.memory, state.observation, frames, chance.act))
+        return self._choice(self.agent.act(state.agent, state.memory, state.observation, frames, chance.act))
 
     def learn(self, state: LoopState, frame: jax.Array, chance: Chance, updates: int) -> LoopState:
         """That many updates of the tick; the i-th has the number and the key of lane i."""
@@ -229,11 +236,11 @@ class Loop:
 
         def update(state: LoopState) -> tuple[Learned, Choice]:
             frames, first = frame + jnp.arange(self.lanes), jax.tree.map(lambda x: x[0], state.batch)
-            action, beliefs, agent, metrics = self.agent.act_and_learn(
+            chosen, agent, metrics = self.agent.act_and_learn(
                 state.agent, state.memory, state.observation, first, frames, chance.act
             )
             counted = _count_update(state.tally, state.trouble, metrics, frame)
-            return (agent, *counted), self._choice(action, beliefs)
+            return (agent, *counted), self._choice(chosen)
 
         def rest(state: LoopState) -> tuple[Learned, Choice]:
             return (state.agent, state.tally, state.trouble), self.act(state, frame, chance)
@@ -253,8 +260,7 @@ class Loop:
     def _update(self, batches: Batch, learned: Learned, frame: jax.Array, chance: Chance, i: Any) -> Learned:
         agent, tally, trouble = learned
         batch = jax.tree.map(lambda x: x[i], batches)
-        forward_key, _ = jax.random.split(chance.act[i])
-        agent, metrics = self.agent.learn(agent, batch, frame + i, forward_key)
+        agent, metrics = self.agent.learn(agent, batch, frame + i, chance.act.forward[i])
         return agent, *_count_update(tally, trouble, metrics, frame + i)
 
     def absorb(
@@ -277,7 +283,7 @@ class Loop:
             acting={name: state.tally.acting[name].add(jnp.sum(each)) for name, each in choice.uncertainty.items()},
         )
         sample = jax.vmap(self.replay.sample, in_axes=(None, 0))
-        statistics = self.agent.count_frames(state.agent, state.observation, choice.action)
+        statistics = self.agent.count_frames(state.agent, choice.seen, choice.action)
         return LoopState(
             key=state.key,
             agent=state.agent._replace(statistics=statistics),
@@ -291,7 +297,8 @@ class Loop:
             trouble=_look_at(state.trouble, state.observation, after, frame),
         ), finished
 
-    def _choice(self, action: jax.Array, beliefs: Beliefs) -> Choice:
+    def _choice(self, chosen: Choices) -> Choice:
+        action, beliefs, seen = chosen
         greedy = jax.vmap(self.agent.greedy)(beliefs)
         least = jax.vmap(self.agent.least_uncertain)(beliefs)
         return Choice(
@@ -303,6 +310,7 @@ class Loop:
                 name: jnp.take_along_axis(each, action[:, None], axis=1)[:, 0]
                 for name, each in _uncertainties(beliefs).items()
             },
+            seen=seen,
         )
 
 
