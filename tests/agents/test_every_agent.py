@@ -146,7 +146,10 @@ ESTIMATES = {  # epistemic, aleatoric, quantiles
 
 def test_an_agent_reports_what_it_estimates_and_nothing_else(programs: Programs) -> None:
     beliefs = programs.act(programs.state, programs.memory, OBSERVATIONS, FRAMES, programs.draws).beliefs
-    assert tuple(each is not None for each in beliefs[1:]) == ESTIMATES[programs.name]
+    assert (
+        tuple(each is not None for each in (beliefs.epistemic, beliefs.aleatoric, beliefs.quantiles))
+        == (ESTIMATES[programs.name])
+    )
     assert beliefs.mean.shape == (2, 2)
     for each in (beliefs.epistemic, beliefs.aleatoric):
         assert each is None or (each.shape == (2, 2) and (np.asarray(each) >= 0).all())

@@ -47,8 +47,12 @@ class Hazy(CountingAgent):
 
 @pytest.mark.parametrize(
     ("lanes", "every", "rate"),
-    [(1, 2, 0.0), (3, 2, 0.2), pytest.param(3, 1, 0.0, marks=pytest.mark.slow)]
-    + [pytest.param(3, 4, 0.0, marks=pytest.mark.slow)],
+    [
+        (1, 2, 0.0),
+        (3, 2, 0.2),
+        pytest.param(3, 1, 0.0, marks=pytest.mark.slow),
+        pytest.param(3, 4, 0.0, marks=pytest.mark.slow),
+    ],
 )
 def test_it_is_the_compiled_player_frame_by_frame(lanes: int, every: int, rate: float) -> None:
     """The same chain compiled and on the host: equal to the bit before learning, and but for rounding after."""
