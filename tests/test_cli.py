@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ceqr.cli import COMMANDS, _parse_train, cache_folder, main, use_compilation_cache
+from ceqr.cli import COMMANDS, _parse_train, main, use_compilation_cache
+from ceqr.compilation import cache_folder
 from tests.conftest import TINY
 from tests.sharing import shared_programs
 
@@ -387,6 +388,9 @@ def test_tensorboard(tiny: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("module", "arguments", "extra"), [
     ("tensorboardX", ["train", "--tensorboard"], "ceqr[tensorboard]"),
+    ("wandb", ["sweep", "--agents", "dqn", "--wandb"], "ceqr[wandb]"),
+    ("ray", ["sweep", "--agents", "dqn", "--engine", "ray"], "ceqr[ray]"),
+    ("optuna", ["sweep", "--agents", "dqn", "--search", "--discount", "0.9,0.99"], "ceqr[search]"),
     ("pgx_minatar.breakout", ["train"], "ceqr[minatar]"),
     ("gymnax", ["train", "--env", "gymnax/CartPole-v1"], "ceqr[gymnax]"),
     ("sb3_contrib", ["bench", "--sb3"], "ceqr[bench]"),

@@ -1,4 +1,4 @@
-"""The command line: `ceqr train | resume | eval | calibrate | monitor | plot | report | regress | bench`.
+"""The command line: `ceqr train | resume | eval | calibrate | monitor | plot | sweep | report | regress | bench`.
 
 Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
 command that needs it, so that help and most mistakes are answered at once.
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional
@@ -179,6 +179,54 @@ class RegressArgs:
     """Seed, the first of them for Figure 2."""
     seeds: int = 1
     """How many seeds to repeat Figure 2 with."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
+class SweepArgs:
+    """Run many configurations: all combinations of agents, environments, seeds and options.
+
+    Any option of 'ceqr train' can be given, too, with one value or several: --calibration paper,none --hidden 128,1600
+    (layers as 256x256). An option that only some of the agents have multiplies the runs of those alone. With --search,
+    options with several values or a range (--lambda-ep 0.0001..1:log) are searched. Started again, a sweep goes on.
+    """
+
+    sweep: Annotated[Positional[str | None], tyro.conf.arg(metavar="SWEEP")] = None
+    """A TOML file, the directory of a sweep to go on with, or figure3 or small, which come with ceqr. Options given
+    beside it count instead of its own."""
+    out: OptionalPath = None
+    """Sweep directory; sweeps/<name> unless given."""
+    agents: Annotated[str | None, tyro.conf.arg(metavar="NAMES")] = None
+    """Algorithms, with commas between them; all for all. ceqr-dqn unless given."""
+    envs: Annotated[str | None, tyro.conf.arg(metavar="NAMES")] = None
+    """Environments, with commas between them; minatar/all for all of them. minatar/breakout unless given."""
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """How many seeds of each; 1 unless given."""
+    seed_start: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """The first seed; 0 unless given."""
+    seeds_per_run: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Seeds that share a run directory and train in step; 1 unless given, more for accelerators."""
+    cores: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Cores of each run; 0, the default, for one, and two for networks so large that they make use of them."""
+    search: bool = False
+    """Search the space of all options that have several values or a range, with Optuna (extra `search`)."""
+    trials: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Trials of a search for each environment and agent; 20 unless given."""
+    metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """What a search looks for: final (mean return of the last 100 episodes, the default) or mean (of all)."""
+    engine: Literal["local", "ray"] = "local"
+    """Who runs the runs: this machine, or a Ray cluster (extra `ray`)."""
+    address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Ray's address, such as auto or ray-head:6379; a Ray of its own on this machine unless given."""
+    gpus: float = 0.0
+    """Accelerators of each run, for Ray to place it by."""
+    retries: int = 2
+    """How often a run that failed is tried again, in all starts of the sweep together."""
+    dry_run: bool = False
+    """Print the runs, their frames, disk and time, the last from a short measurement; start nothing."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what SWEEP names and you trust."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -496,6 +544,40 @@ def _new_folder(path: Path) -> Iterator[None]:
         raise
 
 
+def sweep(argv: Sequence[str]) -> int:
+    own, options = _split_options(argv, SweepArgs)
+    args = _parse(SweepArgs, "sweep", own)
+    _import(args.imports)
+    from ceqr.experiments.command import sweep
+
+    return sweep(args, options)
+
+
+def _split_options(argv: Sequence[str], kind: Any) -> tuple[list[str], dict[str, str]]:
+    """Apart: a command's own arguments, and all other options, which have one value each."""
+    known = {_option_name(f.name) for f in dataclasses.fields(kind)} - {"imports"} | {"import", "help"}
+    own: list[str] = []
+    others: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.removeprefix("--").partition("=")
+        name = _option_name(name)
+        if not argument.startswith("--") or name in known:
+            own.append(argument)
+            continue
+        if not equals:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        if name in others:
+            raise UserError(f"--{name} is given twice; separate several values by commas.")
+        others[name] = value
+    return own, {name.replace("-", "_"): value for name, value in others.items()}
+
+
+def _option_name(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def bench(argv: Sequence[str]) -> int:
     args = _parse(BenchArgs, "bench", argv)
     for option, value in (("seeds", args.seeds), ("repeats", args.repeats)):
@@ -558,6 +640,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "calibrate": (calibrate, "give a run's beliefs a guarantee"),
     "monitor": (monitor, "alarm if the world is not the one of the calibration"),
     "plot": (plot, "draw a run's learning curves"),
+    "sweep": (sweep, "run many configurations, on this machine or on a Ray cluster"),
     "report": (report, "compare many runs: a page, pictures and tables"),
     "regress": (regress, "fit the regressor to a table, or to the paper's example"),
     "bench": (bench, "measure the training loop against its bare arithmetic"),
@@ -587,25 +670,10 @@ def _parse(kind: Any, command: str, argv: Sequence[str], default: Any = None) ->
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between starts, in CEQR_CACHE_DIR or the user's cache folder."""
-    import jax
+    """Keeps compiled programs between starts."""
+    from ceqr.compilation import use_compilation_cache
 
-    folder = cache_folder()
-    if folder is None:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
-def cache_folder() -> Path | None:
-    """Where compiled programs are kept; None for a user without a home, who goes on without."""
-    for variable, below in (("CEQR_CACHE_DIR", ""), ("XDG_CACHE_HOME", "ceqr")):
-        if os.environ.get(variable):
-            return Path(os.environ[variable], below)
-    try:
-        return Path.home() / ".cache" / "ceqr"
-    except RuntimeError:
-        return None
+    use_compilation_cache()
 
 
 def _fail(error: BaseException, code: int) -> int:

@@ -1,8 +1,10 @@
 """How our programs are compiled and run: XLA's options for the CPU, and several programs side by side on its cores."""
 
 import os
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,6 +34,27 @@ def _compiler_options(one_thread: bool) -> dict[str, Any]:
     return options
 
 
+_kept: OrderedDict[Hashable, Any] = OrderedDict()
+KEPT = 64  # programs, of some megabytes each
+
+
+def kept(key: Hashable, make: Callable[[], Any]) -> Any:
+    """What was made under that key before in this process, or is made now.
+
+    Tracing a program takes seconds even where it needs not be compiled: a process that trains one run after the other
+    should do it once. What is kept must hold no state of the run that it was made for.
+    """
+    try:
+        _kept.move_to_end(key)
+    except KeyError:
+        _kept[key] = make()
+        if len(_kept) > KEPT:
+            _kept.popitem(last=False)
+    except TypeError:  # an environment that cannot be a key
+        return make()
+    return _kept[key]
+
+
 def use_one_thread() -> None:
     """Has this process's XLA run programs on the thread that calls them, if it has not begun to work yet.
 
@@ -52,7 +75,31 @@ def use_one_thread() -> None:
 
 def side_by_side(programs: int) -> int:
     """How many of so many programs should run at once: on a CPU as many as it has cores for us, else one."""
-    if jax.default_backend() != "cpu":
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(programs, cores)
+    return min(programs, cores()) if jax.default_backend() == "cpu" else 1
+
+
+def cores() -> int:
+    """How many cores of the machine are ours; XLA has as many threads, by the same two rules."""
+    if os.environ.get("NPROC", "").isdecimal():
+        return max(1, int(os.environ["NPROC"]))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs between starts, in CEQR_CACHE_DIR or the user's cache folder."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept; None for a user without a home, who goes on without."""
+    for variable, below in (("CEQR_CACHE_DIR", ""), ("XDG_CACHE_HOME", "ceqr")):
+        if os.environ.get(variable):
+            return Path(os.environ[variable], below)
+    try:
+        return Path.home() / ".cache" / "ceqr"
+    except RuntimeError:
+        return None

@@ -92,6 +92,8 @@ class RunConfig(Generic[Hyper]):
     """Seconds between checkpoints; 0 saves after every chunk."""
     tensorboard: bool = False
     """Also write TensorBoard event files (needs the extra `tensorboard`)."""
+    wandb: bool = False
+    """Also log to Weights & Biases (needs the extra `wandb`; WANDB_MODE=offline keeps it on this machine)."""
 
     @property
     def seed_numbers(self) -> range:
@@ -207,7 +209,7 @@ def from_json(values: dict[str, Any]) -> RunConfig[Any]:
     """The configuration that `to_json` wrote; `UserError` if it is not one."""
     try:
         _, hyper_class = agent_classes(values["agent"])
-        values = {"env_kwargs": (), "num_envs": 1} | values  # runs from before Gymnasium have neither
+        values = {"env_kwargs": (), "num_envs": 1, "wandb": False} | values  # older runs do not have them
         return build(RunConfig, values | {"hyper": build(hyper_class, values["hyper"])})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError("The configuration was made by an incompatible version of ceqr.") from error
@@ -219,15 +221,15 @@ def build(cls: Any, values: dict[str, Any]) -> Any:
     fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     if set(values) != set(fields):
         raise ValueError(f"{cls.__name__} has other fields than {sorted(values)}.")
-    return cls(**{name: _of_type(name, value, fields[name]) for name, value in values.items()})
+    return cls(**{name: of_type(name, value, fields[name]) for name, value in values.items()})
 
 
-def _of_type(name: str, value: Any, kind: Any) -> Any:
+def of_type(name: str, value: Any, kind: Any) -> Any:
     """The value if it is of that type, lists as tuples; ValueError if it is not. Types of no plain kind are passed."""
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{name} must be a list, not {value!r}.")
-        return tuple(_of_type(name, each, get_args(kind)[0]) for each in value)
+        return tuple(of_type(name, each, get_args(kind)[0]) for each in value)
     plain = kind in (int, float, str, bool)
     if plain and type(value) is not kind and not (kind is float and type(value) is int):
         raise ValueError(f"{name} must be of type {kind.__name__}, not {value!r}.")
@@ -254,15 +256,20 @@ GIB = 2**30
 
 def check_memory(agent: Agent, observation_dtype: Any, seeds: int = 1) -> None:
     """Raises `UserError` if training so many agents would take more memory than the machine has."""
-    size, dtype = math.prod(agent.observation_shape), np.dtype(observation_dtype)
-    observation = -(-size // 8) if dtype == np.bool_ else size * dtype.itemsize  # booleans are kept as bits
-    replay = agent.hyper.replay_size * (observation + 13)
-    network = 4 * 4 * agent.parameter_count()  # float32: network, target and Adam's two means
+    replay, network = training_memory(agent, observation_dtype)
     refuse_more_than_there_is(
         seeds * (replay + network),
         f"{seeds:,} seed(s) with {replay / GIB:,.1f} GiB of replay and {network / GIB:,.1f} GiB of networks each",
         "--seeds, --replay-size or --hidden",
     )
+
+
+def training_memory(agent: Agent, observation_dtype: Any) -> tuple[int, int]:
+    """Bytes that a seed's replay and networks take while it trains."""
+    size, dtype = math.prod(agent.observation_shape), np.dtype(observation_dtype)
+    observation = -(-size // 8) if dtype == np.bool_ else size * dtype.itemsize  # booleans are kept as bits
+    replay = agent.hyper.replay_size * (observation + 13)
+    return replay, 4 * 4 * agent.parameter_count()  # float32: network, target and Adam's two means
 
 
 def refuse_more_than_there_is(needed: int, what: str, options: str) -> None:

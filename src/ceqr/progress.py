@@ -69,11 +69,12 @@ class Progress:
         self._spoke = now
         parts = [f"{self._title}: {done:,} of {self._total:,} {self._unit}"]
         if rate:
-            parts += [speed, f"{_duration((self._total - done) / rate)} left"]
+            parts += [speed, f"{duration((self._total - done) / rate)} left"]
         print(", ".join([*parts, status] if status else parts), file=sys.stderr, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def provenance() -> dict[str, Any]:
     return {"packages": packages, "python": platform.python_version(), "git_revision": _git_revision()}
 
 
+@cache
 def _git_revision() -> str | None:
     """The revision of the checkout that this package runs from, if it does."""
     here = Path(__file__).parent

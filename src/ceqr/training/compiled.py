@@ -6,7 +6,7 @@ are one group, in one program.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ceqr.compilation import jit, side_by_side
+from ceqr.compilation import cores, jit, kept, side_by_side
 from ceqr.envs.base import Environment, reset
 from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, lane_keys, stream
@@ -58,14 +58,23 @@ class CompiledPlayer(Player):
         """Compiles both programs, so that nothing has to wait for them later."""
         if self._programs:
             return
-        group = jax.eval_shape(self.init_group, jnp.zeros(self._group_size, jnp.int32))
-        zero = jnp.int32(0)
-        self._programs = {
-            learning: jit(partial(self.chunk, learning=learning), one_thread=self._at_once > 1, donate_argnums=0)
-            .lower(group, zero, zero)
-            .compile()
-            for learning in (False, True)
-        }
+        one_thread = self._at_once > 1 or cores() == 1
+
+        def compile_both() -> dict[bool, Any]:
+            group = jax.eval_shape(self.init_group, jnp.zeros(self._group_size, jnp.int32))
+            zero = jnp.int32(0)
+            return {
+                learning: jit(partial(self.chunk, learning=learning), one_thread=one_thread, donate_argnums=0)
+                .lower(group, zero, zero)
+                .compile()
+                for learning in (False, True)
+            }
+
+        self._programs = kept(("chunk", *self.program_key, self._group_size, one_thread), compile_both)
+
+    @property
+    def program_key(self) -> tuple[Hashable, ...]:
+        return type(self), self.loop, self._env
 
     def tick(self, state: LoopState, frame: jax.Array, chance: Chance, learning: bool) -> tuple[LoopState, Finished]:
         """One tick of one seed.

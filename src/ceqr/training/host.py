@@ -9,7 +9,7 @@ environment itself is no part of it, so whoever goes on from a saved state begin
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
@@ -63,6 +63,10 @@ class HostPlayer(Player):
         self._draw = jit(self._packed_draw)
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
         self._renew = jit(self._packed_choice, static_argnums=2, donate_argnums=0)
+
+    @property
+    def program_key(self) -> tuple[Hashable, ...]:
+        return type(self), self.loop  # the environment is outside
 
     def init_seed(self, seed: jax.Array) -> LoopState:
         return self.loop.init(seed)

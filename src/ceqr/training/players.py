@@ -6,7 +6,7 @@ seeds in one.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from ceqr.agents import agent_classes
 from ceqr.agents.base import Agent, AgentState, Hyperparameters
+from ceqr.compilation import kept
 from ceqr.envs import is_compiled
 from ceqr.runs import EpisodeRow
 from ceqr.training.loop import NEVER, Finished, Loop, LoopState
@@ -70,17 +71,29 @@ class Player(abc.ABC):
     def close(self) -> None:
         """Closes the environments, if any are open."""
 
+    @property
+    @abc.abstractmethod
+    def program_key(self) -> tuple[Hashable, ...]:
+        """All that the player's programs depend on."""
+
     # What they share.
 
     def start(self, agent: AgentState | None = None) -> None:
         """States before the first frame, of agents that have learned nothing or of the one given."""
-        init = jax.jit(self.init_group)
-        self.groups = [init(jnp.array(seeds, jnp.int32)) for seeds in self._by_group(self.seeds)]
+        self.groups = [
+            self._init_program(len(seeds))(jnp.array(seeds, jnp.int32)) for seeds in self._by_group(self.seeds)
+        ]
         if agent is not None:
             # Each group in memory of its own, because programs are given it.
             counts = [len(group.key) for group in self.groups]
             agents = [jax.tree.map(lambda leaf, n=n: jnp.stack([leaf] * n), agent) for n in counts]
             self.groups = [group._replace(agent=each) for group, each in zip(self.groups, agents, strict=True)]
+
+    def _init_program(self, seeds: int) -> Any:
+        def compile_init() -> Any:
+            return jax.jit(self.init_group).lower(jax.ShapeDtypeStruct((seeds,), jnp.int32)).compile()
+
+        return kept(("init", *self.program_key, seeds), compile_init)
 
     def load(self, saved: "Saved") -> None:
         """States that were saved, one group after the other: never is more than one leaf held twice."""
@@ -103,8 +116,12 @@ class Player(abc.ABC):
 
     def metric_names(self) -> list[str]:
         """The columns that `take_metrics` brings."""
-        tally = jax.eval_shape(self.init_seed, jnp.int32(0)).tally
-        return [*tally.learning, *tally.acting, "start_value"]
+
+        def trace() -> list[str]:
+            tally = jax.eval_shape(self.init_seed, jnp.int32(0)).tally
+            return [*tally.learning, *tally.acting, "start_value"]
+
+        return list(kept(("metrics", *self.program_key), trace))
 
     def take_metrics(self) -> dict[str, np.ndarray]:
         """What was counted since the last time, by name: means a seed. Counting begins anew."""

@@ -38,6 +38,10 @@ TIMING_COLUMNS = ("started", "frame", "seconds", "frames_per_second")
 LOCK = ".lock"
 
 
+class InUse(UserError):
+    """Another process holds the run."""
+
+
 def episode_rows(finished: "Finished", seeds: Sequence[int], start: int) -> list[EpisodeRow]:
     """The episodes that ended, by frame and then by seed; `finished` is [frames, seeds], from frame `start` on."""
     return [
@@ -90,7 +94,7 @@ class Run:
             try:
                 self._lock.acquire()
             except Timeout as error:
-                raise UserError(f"{path} is in use by another process; wait for it to end or stop it first.") from error
+                raise InUse(f"{path} is in use by another process; wait for it to end or stop it first.") from error
 
     @property
     def checkpoints(self) -> Path:

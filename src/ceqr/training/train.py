@@ -56,7 +56,7 @@ def player_of(config: RunConfig[Any], learning_starts: int | None = None) -> Pla
 def start(config: RunConfig[Any], out: Path, quiet: bool = False) -> None:
     """Trains a new run in the directory `out`."""
     config.check()
-    _require_extras(config)
+    require_extras(config)
     player = _prepare(config)
     run = run_directory.create(out, config, player.metric_names())
     try:
@@ -78,7 +78,7 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False, imports: 
     require_trust(config, imports, str(path))
     extended = dataclasses.replace(config, frames=frames or config.frames)
     extended.check()
-    _require_extras(extended)
+    require_extras(extended)
     player = _prepare(extended)
     run = Run(path, extended, player.metric_names())
     try:
@@ -112,9 +112,10 @@ def _warn_of_other_versions(packages: dict[str, str]) -> None:
         )
 
 
-def _require_extras(config: RunConfig[Any]) -> None:
-    if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
-        raise UserError("--tensorboard needs an extra; install it with: pip install 'ceqr[tensorboard]'")
+def require_extras(config: RunConfig[Any]) -> None:
+    for option, module in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
+        if getattr(config, option) and importlib.util.find_spec(module) is None:
+            raise UserError(f"--{option} needs an extra; install it with: pip install 'ceqr[{option}]'")
 
 
 def _train(run: Run, player: Player, saved: Saved | None, quiet: bool) -> None:
