@@ -13,8 +13,6 @@ import pytest
 from ceqr.training.compiled import CompiledPlayer
 from ceqr.training.host import HostPlayer
 
-HOST_PROGRAMS = ("_tick", "_tick_without", "_draw", "_begin", "_renew")
-
 
 @contextmanager
 def shared_programs() -> Iterator[None]:
@@ -34,7 +32,9 @@ def shared_programs() -> Iterator[None]:
     def init_host(self: HostPlayer, *arguments: Any) -> None:
         begin_host(self, *arguments)
         self.init_group = first((self.loop, "start"), lambda: jax.jit(self.init_group))  # pyright: ignore
-        vars(self).update(first((self.loop, "host"), lambda: {name: vars(self)[name] for name in HOST_PROGRAMS}))
+        programs = {name: each for name, each in vars(self).items() if isinstance(each, jax.stages.Wrapped)}
+        assert "_tick" in programs
+        vars(self).update(first((self.loop, "host"), lambda: programs))
 
     def compile_once(self: CompiledPlayer) -> None:
         def make() -> Any:
