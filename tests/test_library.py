@@ -349,7 +349,8 @@ def _onward(state: Any) -> Any:
     """A network that values action 1 above all."""
     nothing = jax.tree.map(lambda leaf: leaf * 0, state.params)
     bias = cast(Any, nothing).head.bias
-    return state._replace(params=eqx.tree_at(lambda net: net.head.bias, nothing, bias.at[1].set(1.0)))
+    network = eqx.tree_at(lambda net: net.head.bias, nothing, bias.at[1].set(1.0))
+    return state._replace(params=network, target=network)
 
 
 # Runs.
@@ -418,7 +419,7 @@ def _config(env: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_beliefs_of_every_agent(kind: Any, tmp_path: Path) -> None:
-    agent = _made(kind, **({"lambda_ep": 100.0} if kind in (CEQRDQN, UADQN) else {}))
+    agent = _made(kind, **({"lambda_ep": 100.0, "thompson": "step"} if kind in (CEQRDQN, UADQN) else {}))
     actions, beliefs = agent.predict(STATES)
     assert actions.shape == (5,)
     assert actions.dtype == np.int64
