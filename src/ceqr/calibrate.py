@@ -77,6 +77,9 @@ class Judged:
     agent: Agent
     coverage: float
 
+    def at_play(self, state: AgentState) -> AgentState:
+        return self.agent.at_play(state)
+
     def act_greedily(self, state: AgentState, observations: jax.Array) -> tuple[jax.Array, Judgement]:
         action, beliefs = self.agent.act_greedily(state, observations)
         return action, judge(beliefs, action, self.coverage)

@@ -134,6 +134,7 @@ def test_the_classics_are_gymnasium_s(name: str) -> None:
     assert ended > 1
     assert env._facts.params.max_steps_in_episode == theirs.spec.max_episode_steps
     starts = np.asarray(jax.vmap(lambda k: env.reset(k)[1])(jax.random.split(jax.random.key(9), 500)))
+    starts = starts / (env.observations.scale or 1)  # as the game gives them
     others = np.array([theirs.reset(seed=i)[0] for i in range(500)])
     np.testing.assert_allclose(starts.mean(0), others.mean(0), atol=0.02)
     np.testing.assert_allclose(starts.std(0), others.std(0), atol=0.02)

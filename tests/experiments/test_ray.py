@@ -42,31 +42,6 @@ def _line(process: psutil.Process) -> str:
         return ""
 
 
-def test_a_process_a_node_and_the_driver_are_lost(cluster: Any, whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "sweep"
-    process = start(*TINY, "--engine", "ray", "--address", cluster.address, "--out", str(out))
-    # A process is killed in the middle of a run.
-    wait_for_checkpoint(out)
-    _trainers()[0].kill()
-    # The driver is killed, and started again at once.
-    before = _newest(out)
-    wait_for(lambda: _newest(out) > before)
-    process.kill()
-    process.communicate()
-    process = start(str(out), *GOING_ON, "--address", cluster.address)
-    # A whole node goes, with the run on it.
-    before = _newest(out)
-    wait_for(lambda: _newest(out) > before)
-    cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-    assert "3 of 3 runs are done" in finish(process)
-    assert not (out / "attempts.json").exists()  # Ray itself has seen to all of it
-    assert_same_sweeps(whole, out)
-
-
-def _newest(sweep: Path) -> int:
-    return max((p.stat().st_mtime_ns for p in sweep.glob("runs/*/summary.json")), default=0)
-
-
 def test_interrupted_every_run_saves_itself(cluster: Any, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     process = start(*TINY, "--engine", "ray", "--address", cluster.address, "--out", str(out))
@@ -120,3 +95,29 @@ def test_no_ray_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert f"There is no Ray at {address}" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_process_a_node_and_the_driver_are_lost(cluster: Any, whole: Path, tmp_path: Path) -> None:
+    """The last test: Ray takes a minute to see that the node is gone, and whoever starts meanwhile waits for it."""
+    out = tmp_path / "sweep"
+    process = start(*TINY, "--engine", "ray", "--address", cluster.address, "--out", str(out))
+    # A process is killed in the middle of a run.
+    wait_for_checkpoint(out)
+    _trainers()[0].kill()
+    # The driver is killed, and started again at once.
+    before = _newest(out)
+    wait_for(lambda: _newest(out) > before)
+    process.kill()
+    process.communicate()
+    process = start(str(out), *GOING_ON, "--address", cluster.address)
+    # A whole node goes, with the run on it.
+    before = _newest(out)
+    wait_for(lambda: _newest(out) > before)
+    cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+    assert "3 of 3 runs are done" in finish(process)
+    assert not (out / "attempts.json").exists()  # Ray itself has seen to all of it
+    assert_same_sweeps(whole, out)
+
+
+def _newest(sweep: Path) -> int:
+    return max((p.stat().st_mtime_ns for p in sweep.glob("runs/*/summary.json")), default=0)
