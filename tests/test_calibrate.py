@@ -336,7 +336,8 @@ def test_a_run_is_calibrated_once(calibrated: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_calibration_belongs_to_its_weights(calibrated: Path, tmp_path: Path) -> None:
-    states = {seed: TrainableAgent.from_run(calibrated, seed=seed)._learned.state for seed in (3, 4)}
+    agents = {seed: TrainableAgent.from_run(calibrated, seed=seed) for seed in (3, 4)}
+    states = {seed: agent._agent.at_play(agent._learned.state) for seed, agent in agents.items()}
     assert read_calibration(calibrated, 60, 3, states[3]) is not None
     assert read_calibration(calibrated, 61, 3, states[3]) is None
     with pytest.raises(UserError, match="was made for other weights"):
