@@ -9,7 +9,6 @@ doubt. Each is calibrated on 200 episodes and judged on 1,000 others, then on 20
 repeated on episodes drawn from these without replacement. Rows go to guarantees.csv in --runs as they are found.
 """
 
-import csv
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tyro
+from rows import Rows
 from sklearn.metrics import roc_auc_score
 
 from ceqr import envs
@@ -129,32 +129,37 @@ def main(options: Options) -> None:
     if options.cost:
         measure_cost(options.runs)
         return
-    table = options.runs / "guarantees.csv"
+    table = Rows(options.runs / "guarantees.csv", FIELDS[:3], FIELDS[3:])
     for game in options.only or tuple(GAMES):
         if game not in GAMES:
             raise UserError(f"--only knows {', '.join(GAMES)}, not {game!r}.")
         for variant in VARIANTS:
             path = options.runs / f"{GAMES[game]}-{variant}"
             wanted = ["none", *changes(game)]
-            done = {r["change"] for r in read(table) if (r["game"], r["variant"]) == (game, variant)}
-            if not set(wanted) - done:
+            wanted = [change for change in wanted if not table.has(game, variant, change)]
+            if not wanted:
                 continue
             train = ["train", *RUNS[GAMES[game]], *VARIANTS[variant], "--out", str(path)]
             if not (path / "config.json").exists() and ceqr(train):
                 raise UserError(f"{path} could not be trained.")
-            for row in rows(game, path, [change for change in wanted if change not in done]):
-                write(table, {"game": game, "variant": variant, **row})
-    report(read(table))
+            for row in results(game, path, wanted):
+                table.add(game=game, variant=variant, **row)
+    report(table.read())
 
 
-def rows(game: str, path: Path, wanted: list[str]) -> Iterator[dict[str, Any]]:
+def results(game: str, path: Path, wanted: list[str]) -> Iterator[dict[str, Any]]:
     """What one agent is worth, in each world."""
     agent: Any = TrainableAgent.from_run(path)
     options, env = (agent._agent, agent._learned.state), home(game, agent._env)
     print(f"{path}: playing {EPISODES + JUDGED:,} episodes", flush=True)
     before = play(*options, env, 0, EPISODES, COVERAGE, world=agent.seed)
     judged = play(*options, env, 0, JUDGED, COVERAGE, world=agent.seed, which=Stream.EVALUATION)
-    facts = {"limit": LIMIT, "seed": 0, "env": env.name, "weights": checksum(agent._learned.state)}
+    facts = {
+        "limit": LIMIT,
+        "seed": 0,
+        "env": env.name,
+        "weights": checksum(agent._agent.at_play(agent._learned.state)),
+    }
     calibration = calibration_of(before, agent.hyperparameters.discount, COVERAGE, **facts)
     subject = Subject(agent, calibration, before, judged)
     for change in wanted:
@@ -261,22 +266,6 @@ def report(found: list[dict[str, str]]) -> None:
 
 def percent(share: str) -> str:
     return f"{100 * float(share):.1f} %"
-
-
-def read(table: Path) -> list[dict[str, str]]:
-    if not table.exists():
-        return []
-    with table.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write(table: Path, row: dict[str, Any]) -> None:
-    new = not table.exists()
-    with table.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def measure_cost(runs: Path) -> None:
