@@ -29,7 +29,7 @@ from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
 from ceqr.errors import UserError
-from ceqr.networks import Linear, Torso, phi_size, torso
+from ceqr.networks import MOST_FEATURES, Linear, Torso, phi_size, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
 DOUBT_GAIN = 0.1  # of the initial weights: what is not learned yet adds little
@@ -186,7 +186,7 @@ class CEQRDQN(ThompsonAgent):
         if not self._conjugate:
             return None
         if len(self.observation_shape) == 1:
-            return Fourier(key, self.observation_shape[0], params.torso.features)
+            return Fourier(key, self.observation_shape[0], min(params.torso.features, MOST_FEATURES))
         return params.torso
 
     def forward(

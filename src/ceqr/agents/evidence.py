@@ -5,9 +5,9 @@ A normal-inverse-gamma prior on a linear model of features phi has the posterior
     1 / nu(x, a) = phi(x)^T (I + sum_i phi_i phi_i^T)^-1 phi(x),
 
 with the sum over all frames i in which a was taken, so nu counts what was seen: 1 before anything was, 1 + k after k
-visits to one state. phi is the last hidden layer of the network as it was at the start, of length 1. The learning
-network's own would not do: while nothing pays it forgets how to tell states apart, and all of them look visited
-(docs/evidence.md).
+visits to one state. phi has length 1 and never changes: for images it is the last hidden layer of the network as it was
+at the start, for vectors random Fourier features. The learning network's own would not do: while nothing pays it forgets
+how to tell states apart, and all of them look visited (docs/evidence.md).
 """
 
 from typing import Any, NamedTuple
@@ -47,13 +47,11 @@ class Fourier(eqx.Module):
 
     weight: jax.Array  # [components, P]
     offset: jax.Array  # [P]
-    features: int = eqx.field(static=True)
 
     def __init__(self, key: jax.Array, components: int, features: int):
         weight_key, offset_key = jax.random.split(key)
         self.weight = SHARPNESS * jax.random.normal(weight_key, (components, features))
         self.offset = jax.random.uniform(offset_key, (features,), maxval=2 * jnp.pi)
-        self.features = features
 
     def __call__(self, observation: jax.Array) -> jax.Array:
         return jnp.cos(as_float(observation) @ self.weight + self.offset)
