@@ -8,6 +8,7 @@ folder. The tables of some of them are read by each library in turns, from memor
 then `ceqr report` reads all of them in a process of its own, whose time and memory are printed.
 """
 
+# pyright: reportMissingImports=false
 import argparse
 import dataclasses
 import io

@@ -6,8 +6,8 @@ A normal-inverse-gamma prior on a linear model of features phi has the posterior
 
 with the sum over all frames i in which a was taken, so nu counts what was seen: 1 before anything was, 1 + k after k
 visits to one state. phi has length 1 and never changes: for images it is the last hidden layer of the network as it was
-at the start, for vectors random Fourier features. The learning network's own would not do: while nothing pays it forgets
-how to tell states apart, and all of them look visited (docs/evidence.md).
+at the start, for vectors random Fourier features. The learning network's own would not do: while nothing pays it
+forgets how to tell states apart, and all of them look visited (docs/evidence.md).
 """
 
 from typing import Any, NamedTuple
