@@ -139,16 +139,18 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     sizes = sorted({int(r["size"]) for r in rows})
     most = max(int(r["episodes"]) for r in rows)
     axes.plot(sizes, [2.0**n for n in sizes], "--", color="grey", label="$2^N$: at random")
-    for i, variant in enumerate(v for v in VARIANTS if any(r["variant"] == v for r in rows)):
-        colour, medians = f"C{i}", {}
+    variants = [v for v in VARIANTS if any(r["variant"] == v for r in rows)]
+    for i, variant in enumerate(variants):
+        colour, medians, beside = f"C{i}", {}, 0.15 * (i - (len(variants) - 1) / 2)  # so that no point hides another
         for n in sizes:
             found = [r["solved"] for r in rows if r["variant"] == variant and int(r["size"]) == n]
             solved = [int(each) for each in found if each]
-            axes.plot([n] * len(solved), solved, "o", color=colour, alpha=0.4, markersize=4)
-            axes.plot([n] * (len(found) - len(solved)), [most] * (len(found) - len(solved)), "x", color=colour)
+            failed = len(found) - len(solved)
+            axes.plot([n + beside] * len(solved), solved, "o", color=colour, alpha=0.6, markersize=4)
+            axes.plot([n + beside] * failed, [most] * failed, "x", color=colour)
             if solved and 2 * len(solved) > len(found):
-                medians[n] = statistics.median([int(each) if each else most for each in found])
-        axes.plot(list(medians), list(medians.values()), color=colour, label=variant)
+                medians[n + beside] = statistics.median([int(each) if each else most for each in found])
+        axes.plot(list(medians), list(medians.values()), color=colour, label=variant, linewidth=1)
     axes.set(xlabel="N, the side of the grid", ylabel="episodes until solved", yscale="log", ylim=(50, 3 * most))
     axes.set_xticks(sizes)
     axes.set_title(f"DeepSea (crosses: not within {most:,} episodes)")
