@@ -285,8 +285,8 @@ class Agent(abc.ABC):
     def at_play(self, state: AgentState) -> AgentState:
         """What an agent that has learned enough needs of its state: no target network and no optimiser.
 
-        A target network that follows the network is an average of it over updates. It plays more evenly than what the
-        last batch left, and so plays in its place.
+        A target network that follows the network is an average of it over updates, and plays in its place: what the
+        last batch left is one of many.
         """
         averaged = self.hyper.target_rate and state.target != ()  # without one, it is at play already
         params = state.target if averaged else state.params
