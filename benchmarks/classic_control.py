@@ -6,7 +6,7 @@
 Ours have the defaults for vectors, the same for all tasks, and play gymnax's compiled environments where there are any;
 sb3-contrib's QR-DQN has the settings that the RL Zoo found for each task. All have the frames that the Zoo gives. The
 seeds, from 1,000 on, chose no setting. Rows go to classic_control.csv in --out as they are found. Needs
-`pip install "ceqr[bench,box2d,gymnax]"`.
+`pip install -e ".[bench,box2d,gymnax]"`.
 """
 
 # pyright: reportMissingImports=false

@@ -6,7 +6,7 @@
 
 Every method gets the same training rows and is measured on the same test rows; figures are means over splits. OOD is
 the AUROC with which epistemic uncertainty tells test rows from the same rows with every feature moved by five of its
-standard deviations, up or down at random. Needs `pip install "ceqr[bench]"`.
+standard deviations, up or down at random. Needs `pip install -e ".[bench]"`.
 """
 
 # pyright: reportMissingImports=false

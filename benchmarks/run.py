@@ -5,7 +5,7 @@
 
 Timings on shared machines are noisy, so the programs of a group run one after the other, round after round, and a ratio
 is the median over rounds of the ratio within a round. Frames a second of different groups are not to be compared.
-Needs `pip install "ceqr[bench]"`.
+Needs `pip install -e ".[bench]"`.
 """
 
 import dataclasses

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 
 from ceqr import compilation
 from ceqr.arrays import ArrayFile
+from tests.browsing import CHROMIUM, Visit, Visiting
+from tests.browsing import FLAGS as FLAGS_OF_CHROMIUM
 
 # Most programs run for milliseconds, so compiling is what they cost: with these flags a fifth of what it costs without.
 QUICK = {
@@ -84,6 +86,32 @@ def thorough_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     if _in_a_hurry():
         options = compilation._compiler_options
         monkeypatch.setattr(compilation, "_compiler_options", lambda *given: {**options(*given), **THOROUGH})
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine (Debian: apt-get install chromium)")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install playwright)")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS_OF_CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visiting(browser: Any) -> Iterator[Visiting]:
+    """Opens the page of a folder; at the end nothing may have gone wrong with it."""
+    visits: list[Visit] = []
+
+    def go(folder: Path, size: str = "desk", scheme: str = "light") -> Visit:
+        visits.append(Visit(browser, folder, size, scheme))
+        return visits[-1]
+
+    yield go
+    for each in visits:
+        each.close()
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def shared_programs() -> Iterator[None]:
             compile_both(self)
             return self._programs
 
-        self._programs = first((self.loop, self._env, self._at_once > 1), make)
+        self._programs = first((self.loop, self._env, self.one_thread), make)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CompiledPlayer, "__init__", init_compiled)

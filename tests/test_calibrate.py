@@ -370,6 +370,7 @@ def test_the_monitor_is_silent_at_home_and_alarms_abroad(calibrated: Path, capsy
     [
         (["monitor", "RUN", "--env", "probe/grid"], "probe/grid has 4 actions and observations of shape (36,)"),
         (["monitor", "RUN", "--env", "probe/chain"], "Unknown environment 'probe/chain'"),
+        (["monitor", "RUN", "--env", "gymnasium/ceqr:X-v0"], "Gymnasium has no environment 'X-v0'"),
         (["monitor", "RUN", "--episodes", "0"], "--episodes must be at least 1, not 0."),
         (["monitor", "RUN", "--delta", "1"], "--delta must be above 0 and below 1, not 1."),
         (["monitor", "RUN", "--agent-seed", "7"], "has no seed 7; it has 3, 4."),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ def test_a_mistake_gets_one_sentence_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["resume", "eval"])
+@pytest.mark.parametrize("command", ["resume", "eval", "calibrate", "monitor"])
 def test_a_run_from_a_stranger_imports_nothing_unasked(
     command: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,13 +146,16 @@ def test_a_run_from_a_stranger_imports_nothing_unasked(
     (tmp_path / "evil_run.py").write_text("open('ran', 'w').close()")
     strange = json.loads((run / "config.json").read_text())
     strange["config"]["env"] = "gymnasium/evil_run:X-v0"
-    (tmp_path / "config.json").write_text(json.dumps(strange))
-    assert main([command, str(tmp_path)]) == 2
+    copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(strange))
+    assert main([command, "run"]) == 2
     assert "say so with --import evil_run." in capsys.readouterr().err
-    assert main(["train", "--config", "config.json", "--out", "new"]) == 2
+    assert main(["plot", "run"]) == 0  # needs none of it
+    assert main(["report", "run", "--quiet"]) == 0
+    assert main(["train", "--config", "run/config.json", "--out", "new"]) == 2
     assert "say so with --import evil_run." in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
-    assert main([command, str(tmp_path), "--import", "evil_run"]) == 2  # there is no X-v0 in it
+    assert main([command, "run", "--import", "evil_run"]) == 2  # there is no X-v0 in it
     assert "Gymnasium has no environment 'X-v0'" in capsys.readouterr().err
     assert (tmp_path / "ran").exists()
     del sys.modules["evil_run"]  # for good: the next run is another stranger

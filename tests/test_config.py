@@ -11,8 +11,9 @@ import pytest
 
 from ceqr import config as configuration
 from ceqr.agents import AGENTS
-from ceqr.config import GIB, RunConfig, build, check_memory, default_config, from_json, require_trust
+from ceqr.config import RunConfig, build, check_memory, default_config, from_json, require_trust
 from ceqr.errors import UserError
+from ceqr.memory import GIB, free_memory, machine_memory
 
 
 def changed(hyper: dict[str, Any] | None = None, **options: Any) -> RunConfig[Any]:
@@ -54,11 +55,18 @@ def test_what_a_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     check_memory(agent, np.float32, seeds=10**9)
 
 
-def test_the_machine_tells_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = configuration.machine_memory()
-    assert memory is None or GIB / 4 < memory < 2**14 * GIB
+def test_the_machine_tells_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there_is, free = machine_memory(), free_memory()
+    assert there_is is None or GIB / 4 < there_is < 2**14 * GIB
+    assert free is None or there_is is None or 2**20 < free <= there_is
+    for told, expected in (("MemTotal: 9 kB\nMemAvailable: 3 kB\n", 3_072), ("MemTotal: 9 kB\n", there_is)):
+        (tmp_path / "meminfo").write_text(told)
+        monkeypatch.setattr("ceqr.memory.MEMINFO", tmp_path / "meminfo")
+        assert free_memory() == expected
+    monkeypatch.setattr("ceqr.memory.MEMINFO", tmp_path / "none")
+    assert free_memory() == there_is
     monkeypatch.delattr("os.sysconf")
-    assert configuration.machine_memory() is None
+    assert machine_memory() is free_memory() is None
 
 
 # Values from a file.
@@ -68,6 +76,15 @@ def test_the_machine_tells_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_from_json_and_back(agent: str) -> None:
     config = default_config(agent, "vector", "minatar/breakout", env_kwargs=("a=1",))
     assert from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_what_older_runs_do_not_say(agent: str) -> None:
+    config = default_config(agent, "paper", "minatar/breakout")
+    values = json.loads(json.dumps(config.to_json()))
+    for name in {"init", "n_step", "double", "epsilon_hold"} & set(values["hyper"]):
+        values["hyper"].pop(name)
+    assert from_json(values) == config
 
 
 @pytest.mark.parametrize(
@@ -122,15 +139,15 @@ def test_build_names_what_is_wrong() -> None:
 def test_a_module_that_a_run_names_needs_the_user_s_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil_probe.py").write_text("raise SystemExit('ran')")
-    config = changed(env="gymnasium/evil_probe:X-v0")
+    evil = "gymnasium/evil_probe:X-v0"
     with pytest.raises(UserError, match=r"runs/x plays .* 'evil_probe' .* say so with --import evil_probe\.") as error:
-        require_trust(config, (), "runs/x")
+        require_trust(evil, (), "runs/x")
     assert "\n" not in str(error.value)
     with pytest.raises(UserError):
-        require_trust(config, ("evil",), "runs/x")
-    require_trust(config, ("other", "evil_probe"), "runs/x")
+        require_trust(evil, ("evil",), "runs/x")
+    require_trust(evil, ("other", "evil_probe"), "runs/x")
     for harmless in ("gymnasium/CartPole-v1", "minatar/breakout", "gymnax/CartPole-v1", "evil_probe:X-v0", "x"):
-        require_trust(changed(env=harmless), (), "runs/x")
+        require_trust(harmless, (), "runs/x")
     # A name without a family is not looked for by importing.
     with pytest.raises(UserError, match="Unknown environment 'evil_probe:X-v0'"):
         changed(env="evil_probe:X-v0").make_env()

@@ -386,6 +386,11 @@ def test_it_is_the_run_of_the_command_line(tmp_path: Path, bytes_read: list[int]
         CEQRDQN.from_run(run)
     with pytest.raises(ValueError, match="is not a run"):
         DQN.from_run(tmp_path)
+    broken = json.loads((run / "config.json").read_text())
+    broken["config"]["hyper"]["hidden"] = [-3]
+    (tmp_path / "config.json").write_text(json.dumps(broken))
+    with pytest.raises(ValueError, match="cannot be right: hidden must be at least 1, not -3"):
+        DQN.from_run(tmp_path)
     with pytest.raises(ValueError, match="The module 'no_such_module' cannot be imported"):
         DQN.from_run(run, imports=("no_such_module",))
 
@@ -483,6 +488,13 @@ def test_exploration_draws_anew() -> None:
     assert len({agent.predict(STATES[0])[0] for _ in range(5)}) == 1
     again = _made(CEQRDQN, lambda_ep=1e6, thompson="step")
     assert [again.predict(STATES[0], explore=True)[0] for _ in range(40)] == draws.tolist()
+
+
+def test_a_random_action_is_kept() -> None:
+    agent = _made(DQN, epsilon_end=1.0, epsilon_hold=5_000)
+    acts = [int(agent.predict(STATES[0], explore=True, episode_start=i % 10 == 0)[0]) for i in range(100)]
+    assert all(len(set(acts[i : i + 10])) == 1 for i in range(0, 100, 10))
+    assert len(set(acts)) == 2
 
 
 def test_an_episode_is_explored_by_one_draw(heads: BootstrappedDQN) -> None:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import jit
+from scipy import stats
 
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
 from ceqr.networks import (
@@ -54,6 +55,14 @@ def test_gradient_of_linear_is_that_of_a_plain_product() -> None:
 def test_initial_weights_are_orthogonal_with_gain_sqrt_two() -> None:
     weight = np.asarray(jit(lambda key: Linear(key, 20, 8).weight)(KEY))
     np.testing.assert_allclose(weight.T @ weight, 2 * np.eye(8), atol=1e-5)
+
+
+def test_without_a_gain_weights_and_offsets_are_those_of_pytorch() -> None:
+    """Uniform within 1 / sqrt(inputs): half of it within 0.25 for 4 inputs, and none beyond 0.5."""
+    layer = jit(lambda key: Linear(key, 4, 2_000, None))(KEY)
+    for drawn in map(np.asarray, (layer.weight, layer.bias)):
+        assert stats.kstest(drawn.ravel(), stats.uniform(-0.5, 1.0).cdf).pvalue > 1e-3
+    assert not np.array_equal(layer.weight[0], layer.bias)
 
 
 @pytest.mark.parametrize("hidden", [(), (6,), (6, 4)])

@@ -10,6 +10,7 @@ import pytest
 
 from ceqr import plot as plot_module
 from ceqr.config import RunConfig
+from ceqr.envs import FAMILIES, Family, Option
 from ceqr.errors import UserError
 from ceqr.plot import plot
 from ceqr.runs import EpisodeRow, MetricsRow
@@ -38,12 +39,17 @@ def test_negative_returns_are_in_the_picture() -> None:
             assert lowest <= min(line.get_ydata()) <= max(line.get_ydata()) <= highest
 
 
-def test_a_protocol_is_named_where_there_is_one() -> None:
-    assert _figure().get_suptitle() == "ceqr-dqn on minatar/breakout, paper protocol, 2 seeds"
+def test_a_protocol_is_named_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _figure().get_suptitle() == "ceqr-dqn on minatar/breakout (paper protocol), 2 seeds"
     config = dataclasses.replace(CONFIG, env="gymnasium/$\\frac$", seeds=1)
     figure = _figure(config)
     assert figure.get_suptitle() == "ceqr-dqn on gymnasium/$\\frac$, 1 seed"
     figure.savefig(io.BytesIO())  # and is not taken for mathematics
+    abroad = dataclasses.replace(CONFIG, env="abroad/x", env_kwargs=("size=3",))
+    assert _figure(abroad).get_suptitle() == "ceqr-dqn on abroad/x (size=3), 2 seeds"  # of a family not imported
+    family = Family("abroad", make=str, compiled=True, about="x", options={"protocol": Option("paper")})
+    monkeypatch.setitem(FAMILIES, "abroad", family)
+    assert _figure(abroad).get_suptitle() == "ceqr-dqn on abroad/x (paper protocol, size=3), 2 seeds"
 
 
 @pytest.mark.parametrize(("seeds", "lines"), [(1, ["seed 7"]), (3, ["one seed", "mean of 3 seeds"])])

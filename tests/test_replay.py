@@ -215,3 +215,48 @@ def test_a_cut_lane_keeps_the_successor_of_its_last_step(cut_at: int) -> None:
         _assert_drawn_as_played(batch, [before + after])
     assert batch is not None
     assert before[-1].reward in batch.reward.tolist()  # it was still there to be looked at
+
+
+# Several steps.
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("n_step", [2, 5])
+def test_several_steps_are_those_that_follow_on_the_first(n_step: int, lanes: int) -> None:
+    """Against a plain walk along what was played: to the end of the episode, or of what is known of it."""
+    discount, cut_at = 0.9, 37
+    played = [_apart(_play(60, seed=7 + lane, truncation=0.1), 1000 * lane) for lane in range(lanes)]
+    played[0][cut_at - 1] = played[0][cut_at - 1]._replace(terminated=False, truncated=False)
+    buffer = LaneReplay(30 * lanes, 3_000, (1,), np.dtype(np.float32), lanes, n_step, discount)
+    state, firsts = _init(buffer), {}
+    for i, steps in enumerate(zip(*played, strict=True)):
+        if i == cut_at:  # the environment of the first lane begins anew
+            state = buffer.cut(state, jnp.arange(lanes) == 0)
+        state = _add_lanes(buffer, state, list(steps))
+    batch = _sample(buffer, state, _bits(0, buffer.batch_size))
+    for lane, steps in enumerate(played):
+        for i in range(len(steps)):
+            walk = [steps[i]]
+            while len(walk) < n_step and not (walk[-1].terminated or walk[-1].truncated):
+                after = i + len(walk)
+                if after == len(steps) or (lane == 0 and after == cut_at):
+                    break
+                walk.append(steps[after])
+            firsts[i * lanes + lane] = walk
+    seen = set()
+    for i, number in enumerate(batch.number.tolist()):
+        walk = firsts[number]
+        assert float(batch.observation[i, 0]) == walk[0].observation
+        assert int(batch.action[i]) == walk[0].action
+        assert int(batch.steps[i]) == len(walk)
+        assert bool(batch.terminated[i]) == walk[-1].terminated
+        np.testing.assert_allclose(batch.reward[i], sum(discount**k * s.reward for k, s in enumerate(walk)), rtol=1e-5)
+        if not walk[-1].terminated:
+            assert float(batch.successor[i, 0]) == walk[-1].successor
+        seen.add((len(walk), walk[-1].terminated, walk[-1].truncated))
+    assert {(n_step, False, False), (1, True, False), (1, False, True), (1, False, False)} <= seen
+
+
+def test_one_step_says_nothing_of_steps() -> None:
+    buffer = LaneReplay(16, 8, (1,), np.dtype(np.float32), lanes=1)
+    assert jax.eval_shape(buffer.sample, jax.eval_shape(buffer.init), _bits(0, 8)).steps is None

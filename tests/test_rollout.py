@@ -15,6 +15,7 @@ from gymnasium import spaces
 from ceqr import rollout as module
 from ceqr.agents.base import AgentState
 from ceqr.agents.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNHyperparameters
+from ceqr.agents.dqn import DQN, DQNHyperparameters
 from ceqr.envs.base import TimeStep, reset
 from ceqr.envs.gymnasium import describe, from_env, seed_of
 from ceqr.rollout import EVERYTHING, Steps, rollout
@@ -259,6 +260,18 @@ def test_exploring_keeps_what_was_drawn_for_an_episode(env: Any) -> None:
 
 
 @KINDS
+def test_exploring_goes_on_with_what_is_kept_from_step_to_step(env: Any) -> None:
+    """Random actions, each kept for up to 5,000 steps: an episode has one of them, and another another."""
+    hyper = DQNHyperparameters(hidden=(8,), batch_size=4, replay_size=20, epsilon_end=1.0, epsilon_hold=5_000)
+    agent = DQN(hyper, (3,), 2)
+    state = jax.jit(agent.init)(jax.random.key(1))
+    told = list(rollout(agent, state, env, 5, EPISODES, LIMIT, keep=("action",), explore=True))
+    done = [set(episode.action.tolist()) for episode in _episodes(told)]
+    assert all(len(actions) == 1 for actions in done)
+    assert len(set.union(*done)) == 2
+
+
+@KINDS
 def test_a_seed_repeats_itself(env: Any) -> None:
     first = _played(env)
     again = list(rollout(AGENT, _state(), env, 5, EPISODES, 20))
@@ -316,6 +329,39 @@ def test_an_environment_that_is_already_made_is_played_alone_and_stays_open() ->
         np.testing.assert_array_equal(one.action, side_by_side.action)
 
 
-def test_everything_is_every_field() -> None:
-    assert frozenset(Steps._fields) == EVERYTHING
-    assert all(value is not None for value in _played(COMPILED)[0])
+def test_everything_is_every_field_but_the_dear_ones() -> None:
+    assert frozenset(Steps._fields) == EVERYTHING | {"sampled", "picture"}
+    told = _played(COMPILED)[0]
+    assert {name for name in Steps._fields if getattr(told, name) is None} == {"sampled", "picture"}
+
+
+@KINDS
+def test_what_it_would_do_to_learn_can_be_told_while_it_acts_greedily(env: Any) -> None:
+    (exploring, *_), keep = _played(env, explore=True), {"action", "greedy", "sampled"}
+    assert exploring.sampled is None
+    played: Any = rollout(AGENT, _state(), env, 5, EPISODES, 20, keep=keep)
+    told = next(iter(played))
+    played.close()
+    np.testing.assert_array_equal(told.action, told.greedy)
+    np.testing.assert_array_equal(told.sampled[0], exploring.action[0])  # the first frame, which both of them see
+    assert (told.sampled != told.greedy).any()
+
+
+class Shown(HostWind):
+    """A screen of four rows and two columns, as bright as there were steps."""
+
+    def render(self) -> np.ndarray:
+        return np.full((4, 2, 3), self._steps, np.uint8)
+
+
+def test_pictures_are_of_what_the_agent_sees_before_it_acts() -> None:
+    env = describe(Shown(), "Shown", Shown)
+    told = list(rollout(AGENT, _state(), env, 5, EPISODES, 20, keep={"picture"}))
+    steps = [0] * EPISODES
+    for each in told:
+        assert each.picture.shape == (1, len(each.episode), 4, 2, 3)
+        for game, number in enumerate(each.episode):
+            if each.going[0, game]:
+                assert (each.picture[0, game] == steps[number]).all()
+                steps[number] += 1
+    assert max(steps) > 1

@@ -104,9 +104,10 @@ def loop_runner(
 
 
 def bare_runner(config: RunConfig[Any]) -> Callable[[int], None]:
-    """Does the arithmetic of that many frames, on the cores as `loop_runner` does."""
-    agent = player_of(config).loop.agent
-    at_once, every = side_by_side(config.seeds), agent.hyper.update_every
+    """Does the arithmetic of that many frames, on cores and threads as `loop_runner` does."""
+    player = player_of(config)
+    agent, at_once = player.loop.agent, side_by_side(config.seeds)
+    every = agent.hyper.update_every
     # Several batches, so that nothing can be moved out of the loop.
     shape = (16, agent.hyper.batch_size + 1, *agent.observation_shape)
     batches = jax.random.bernoulli(jax.random.key(0), 0.1, shape).astype(jnp.float32)
@@ -130,9 +131,10 @@ def bare_runner(config: RunConfig[Any]) -> Callable[[int], None]:
         )
         return state._replace(params=optax.apply_updates(state.params, updates), optimiser=optimiser)
 
-    chunk = jit(
-        lambda state, updates: jax.lax.fori_loop(0, updates, update, state), one_thread=at_once > 1, donate_argnums=0
-    )
+    def update_often(state: AgentState, updates: jax.Array) -> AgentState:
+        return jax.lax.fori_loop(0, updates, update, state)
+
+    chunk = jit(update_often, one_thread=player.one_thread, donate_argnums=0)
     states = [jax.jit(agent.init)(jax.random.key(seed)) for seed in config.seed_numbers]
 
     def run(frames: int) -> None:

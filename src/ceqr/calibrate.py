@@ -161,15 +161,31 @@ def returns(played: Played, discount: float) -> tuple[np.ndarray, np.ndarray]:
     An episode that was cut off, by a time limit or by ours, has no end, and of its returns a part is missing: after k
     more steps, discount^k of the value of where it was cut off. They are known where that is at most `MISSING`.
     """
-    parts = np.split(played.reward, played.starts[1:])
+    return returns_of(played.reward, played.lengths, played.terminated, discount)
+
+
+def returns_of(
+    reward: np.ndarray, lengths: np.ndarray, terminated: np.ndarray, discount: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same from rewards alone, [steps], of episodes one after the other."""
+    parts = np.split(reward, np.cumsum(lengths)[:-1])
     total = np.concatenate([lfilter([1.0], [1.0, -discount], part[::-1])[::-1] for part in parts])
-    left = np.concatenate([np.arange(n, 0, -1) for n in played.lengths])
-    return total, np.repeat(played.terminated, played.lengths) | (float(discount) ** left <= MISSING)
+    left = np.concatenate([np.arange(n, 0, -1) for n in lengths])
+    return total, np.repeat(terminated, lengths) | (float(discount) ** left <= MISSING)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was learned about an agent's beliefs, for one set of weights."""
+    """What was learned about an agent's beliefs, for one set of weights.
+
+    Examples:
+        >>> from ceqr import DQN
+        >>> agent = DQN("CartPole-v1", hidden=(16,)).calibrate(episodes=20)  # of an agent that has learned nothing
+        >>> agent.calibration.episodes, agent.calibration.coverage
+        (20, 0.9)
+        >>> agent.calibration.width > 0
+        True
+    """
 
     coverage: float
     """The share of returns that intervals contain."""
@@ -271,7 +287,7 @@ def calibration_of(played: Played, discount: float, coverage: float, **facts: An
     if groups < least_needed(coverage):
         raise UserError(
             f"Only {groups:,} of {len(counts):,} episodes have a return that is known, and a coverage of {coverage:g} "
-            f"needs {least_needed(coverage):,}: the others were cut off before {_horizon(discount)}; "
+            f"needs {least_needed(coverage):,}: the others were cut off before {horizon(discount)}; "
             "play more episodes, or longer ones."
         )
     weight = shares(counts[counts > 0])
@@ -296,7 +312,8 @@ def calibration_of(played: Played, discount: float, coverage: float, **facts: An
     )
 
 
-def _horizon(discount: float) -> str:
+def horizon(discount: float) -> str:
+    """Where an episode that is cut off later has a return that is known, in words."""
     if discount >= 1:
         return "their end, and without discount what is missing always matters"
     steps = math.ceil(math.log(MISSING) / math.log(discount)) if discount else 1
@@ -356,8 +373,7 @@ def calibrate_run(
     """Calibrates every seed of a run's newest checkpoint; the file that was written, and what it holds by seed."""
     check_options(episodes, coverage, limit)
     config, _ = read_config(path)
-    require_trust(config, imports, str(path))
-    config.check_values()
+    require_trust(config.env, imports, path)
     with latest_checkpoint(path) as saved:
         frame = saved.frame
     target = file_of(path, frame)

@@ -1,4 +1,5 @@
-"""The command line: `ceqr train | resume | eval | calibrate | monitor | plot | sweep | report | regress | bench`.
+"""The command line: `ceqr train | resume | eval | calibrate | monitor | diagnose | watch | plot | sweep | report |
+regress | bench`.
 
 Each command is a typed record that tyro turns into options, and a function that takes it. JAX is imported by the
 command that needs it, so that help and most mistakes are answered at once.
@@ -118,6 +119,64 @@ class MonitorArgs:
 
 
 @dataclass(frozen=True)
+class DiagnoseArgs:
+    """Measure what the beliefs of trained runs are worth: coverage and reliability of intervals and quantiles, whether
+    doubt knows strange states, in mazes whether the two uncertainties are two; all runs in one table, on one page.
+
+    Plays greedy episodes on randomness that training never saw (docs/how-to-diagnose.md).
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")] = ()
+    """Run directories."""
+    out: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("diagnosis")
+    """Directory to create: index.html, diagnostics.json and figures/."""
+    episodes: int = 100
+    """Episodes to play with each seed."""
+    max_episode_frames: int = 10_000
+    """Frames after which an episode is cut off: a good player may never lose."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what a run names and you trust."""
+    json: bool = False
+    """Print what diagnostics.json holds."""
+
+
+@dataclass(frozen=True)
+class WatchArgs:
+    """Write a page that plays episodes of a trained run, with all that the agent believes in every frame.
+
+    The page is one file that needs no network (docs/how-to-watch.md). It plays greedily unless told otherwise, on
+    randomness that training never saw. Intervals and novelty are on it if the run is calibrated.
+    """
+
+    run: RunPath
+    """Run directory."""
+    compare: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Another run of the same environment, to play beside it on the same randomness."""
+    out: OptionalPath = None
+    """Page to write; doubt.html in the run directory unless given. A page that is there is replaced."""
+    episodes: int = 3
+    """Episodes to play."""
+    agent_seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Which of the run's seeds to watch; the first unless given."""
+    seed: int = 0
+    """Seed of the play."""
+    max_episode_frames: int = 5_000
+    """Frames after which an episode is left as it stands: a good player may never lose."""
+    explore: bool = False
+    """Act as while learning (Thompson sample, random action, ...) instead of greedily."""
+    gif: OptionalPath = None
+    """Also write the first episode as an animation, its first 300 frames."""
+    mp4: OptionalPath = None
+    """Also write the first episode as a film; needs ffmpeg."""
+    open: bool = False
+    """Open the page in a browser."""
+    imports: Imports = ()
+    """Modules to import first: what an environment or agent of your own needs, or what the run names and you trust."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
 class PlotArgs:
     """Draw a run's learning curves as a PNG."""
 
@@ -125,6 +184,8 @@ class PlotArgs:
     """Run directory."""
     out: OptionalPath = None
     """Picture to write; learning_curve.png in the run directory unless given."""
+    imports: Imports = ()
+    """Modules to import first: what an agent of your own needs."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +349,7 @@ def _parse_train(argv: Sequence[str]) -> Any:
         from ceqr.runs import read_config_file
 
         config, _ = read_config_file(Path(given.config), f"--config {given.config} cannot be read")
-        require_trust(config, given.imports, given.config)
+        require_trust(config.env, given.imports, given.config)
     _, hyper_class = agent_classes(config.agent)
     # Names of nested records are the titles of groups in the help.
     hyper_type = Annotated[hyper_class, tyro.conf.arg(name=config.agent)]
@@ -421,13 +482,61 @@ def monitor(argv: Sequence[str]) -> int:
     return 0
 
 
+def diagnose(argv: Sequence[str]) -> int:
+    args = _parse(DiagnoseArgs, "diagnose", argv)
+    _import(args.imports)
+    if not args.runs:
+        raise UserError("Which runs? Name run directories: ceqr diagnose runs/x runs/y.")
+    use_compilation_cache()
+    from ceqr.diagnostics import command
+
+    patients = command.admit(args.runs, args.episodes, args.max_episode_frames, args.imports)
+    with _new_folder(args.out):
+        diagnosis = command.diagnose(patients, args.episodes, args.max_episode_frames, quiet=args.json)
+        command.write(diagnosis, args.out, quiet=args.json)
+    if args.json:
+        print(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
+        return 0
+    for line in command.describe(diagnosis):
+        print(line)
+    print(args.out / "index.html")
+    return 0
+
+
 def _check_seed(option: str, seed: int | None) -> None:
     if seed is not None and not 0 <= seed < 2**31 - 1:
         raise UserError(f"--{option} must be from 0 to 2,147,483,646, not {seed:,}.")
 
 
+def watch(argv: Sequence[str]) -> int:
+    args = _parse(WatchArgs, "watch", argv)
+    for option, seed in (("seed", args.seed), ("agent-seed", args.agent_seed)):
+        _check_seed(option, seed)
+    _import(args.imports)
+    use_compilation_cache()
+    from ceqr.viewer.command import watch
+
+    options = {
+        "compare": args.compare, "out": args.out, "episodes": args.episodes, "agent_seed": args.agent_seed,
+        "seed": args.seed, "limit": args.max_episode_frames, "explore": args.explore, "gif": args.gif, "mp4": args.mp4,
+    }  # fmt: skip
+    written = watch(args.run, **options, quiet=args.quiet, imports=args.imports)
+    if not args.quiet:
+        for note in written.notes:
+            print(f"Note: {note}", file=sys.stderr)
+        for file in written.files:
+            print(file)
+    if args.open:
+        import webbrowser
+
+        if not webbrowser.open(written.files[0].resolve().as_uri()) and not args.quiet:
+            print("Note: there is no browser to open it with.", file=sys.stderr)
+    return 0
+
+
 def plot(argv: Sequence[str]) -> int:
     args = _parse(PlotArgs, "plot", argv)
+    _import(args.imports)
     from ceqr.plot import plot
 
     print(plot(args.run, args.out))
@@ -639,6 +748,8 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "eval": (evaluate, "play greedy episodes with a trained run"),
     "calibrate": (calibrate, "give a run's beliefs a guarantee"),
     "monitor": (monitor, "alarm if the world is not the one of the calibration"),
+    "diagnose": (diagnose, "measure what the beliefs of runs are worth: a page, pictures and JSON"),
+    "watch": (watch, "write a page that plays a run with its doubt"),
     "plot": (plot, "draw a run's learning curves"),
     "sweep": (sweep, "run many configurations, on this machine or on a Ray cluster"),
     "report": (report, "compare many runs: a page, pictures and tables"),

@@ -17,7 +17,7 @@ _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 
 
 def jit(function: Callable[..., Any], *, one_thread: bool = False, **options: Any) -> Any:
-    """`jax.jit` with our options for the compiler; `one_thread` for programs that run side by side."""
+    """`jax.jit` with our options for the compiler; `one_thread` for programs that run side by side, or are small."""
     return jax.jit(function, compiler_options=_compiler_options(one_thread), **options)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -13,6 +12,7 @@ from ceqr import envs
 from ceqr.agents import agent_classes
 from ceqr.agents.base import LARGEST, Agent, Hyperparameters, check_bounds
 from ceqr.errors import UserError, nearest
+from ceqr.memory import GIB, machine_memory
 from ceqr.networks import LARGE_IMAGE
 
 # CEQR-DQN where fidelity to the paper is not the point: doubt that counts what was played, intervals that cover, and
@@ -40,7 +40,11 @@ PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's nam
         "target_rate": 0.01,
         "quantiles": 25,
         "epsilon_frames": 10_000,
-        "ceqr-dqn": REAL_DOUBT,
+        "epsilon_hold": 32,
+        "n_step": 3,
+        "init": "uniform",
+        "double": True,
+        "ceqr-dqn": REAL_DOUBT | {"prior_scale": 10.0},
     },
     "pixels": {
         "frames": 1_000_000,
@@ -64,8 +68,8 @@ class RunConfig(Generic[Hyper]):
     hyper: Hyper
     env: str = "minatar/breakout"
     """Environment: minatar/asterix, breakout, freeway, seaquest or space_invaders; gymnasium/ and any id with discrete
-    actions, such as gymnasium/CartPole-v1; or gymnax/ and an id of gymnax, such as gymnax/CartPole-v1, which is
-    compiled."""
+    actions, such as gymnasium/CartPole-v1; gymnax/ and an id of gymnax, such as gymnax/CartPole-v1, which is compiled;
+    maze/traps or maze/cliff."""
     env_kwargs: tuple[str, ...] = ()
     """Options of the environment, as key=value."""
     num_envs: int = field(default=1, metadata={"least": 1, "most": 4_096})
@@ -131,10 +135,15 @@ class RunConfig(Generic[Hyper]):
             vars(self)["_made"] = make_env(self.env, self.protocol, self.max_episode_frames, kwargs)
         return vars(self)["_made"]
 
+    @property
+    def rules(self) -> str:
+        """The protocol, if the environment's family has such a thing; else nothing, as for a family not imported."""
+        family = envs.FAMILIES.get(self.env.partition("/")[0])
+        return self.protocol if family is not None and "protocol" in (family.options or ()) else ""
+
     def describe_env(self) -> str:
         """The environment and the options that tell it from others, for people."""
-        has_protocol = "protocol" in (envs.family(self.env).options or ())
-        options = [f"{self.protocol} protocol"] * has_protocol + list(self.env_kwargs)
+        options = [f"{self.rules} protocol"] * bool(self.rules) + list(self.env_kwargs)
         return f"{self.env} ({', '.join(options)})" if options else self.env
 
     def share_env(self, other: "RunConfig[Any]") -> None:
@@ -210,9 +219,16 @@ def from_json(values: dict[str, Any]) -> RunConfig[Any]:
     try:
         _, hyper_class = agent_classes(values["agent"])
         values = {"env_kwargs": (), "num_envs": 1, "wandb": False} | values  # older runs do not have them
-        return build(RunConfig, values | {"hyper": build(hyper_class, values["hyper"])})
+        return build(RunConfig, values | {"hyper": build_hyper(hyper_class, values["hyper"])})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError("The configuration was made by an incompatible version of ceqr.") from error
+
+
+def build_hyper(hyper_class: Any, values: dict[str, Any]) -> Any:
+    """An agent's hyperparameters as they were saved; TypeError or ValueError if they are not that."""
+    names = {f.name for f in dataclasses.fields(hyper_class)}
+    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1}  # older runs and agents may
+    return build(hyper_class, {k: v for k, v in lacking.items() if k in names} | values)
 
 
 def build(cls: Any, values: dict[str, Any]) -> Any:
@@ -236,22 +252,20 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def require_trust(config: RunConfig[Any], imports: Collection[str], where: object) -> None:
-    """Raises `UserError` if the environment of a run would import a module that the user has not named.
+def require_trust(env: str, imports: Collection[str], where: object, word: str = "--import {}") -> None:
+    """Raises `UserError` if an environment that a file names would import a module that the user has not named.
 
-    A run may come from a stranger, and importing a module runs it.
+    A run or a sweep may come from a stranger, and importing a module runs it. `word` is how to name it.
     """
-    for module in envs.modules(config.env):
+    for module in envs.modules(env):
         if module not in imports:
             raise UserError(
-                f"{where} plays {config.env}, for which the module {module!r} would be imported, and its code run; "
-                f"if you trust it, say so with --import {module}."
+                f"{where} plays {env}, for which the module {module!r} would be imported, and its code run; "
+                f"if you trust it, say so with {word.format(module)}."
             )
 
 
 # Memory.
-
-GIB = 2**30
 
 
 def check_memory(agent: Agent, observation_dtype: Any, seeds: int = 1) -> None:
@@ -280,11 +294,3 @@ def refuse_more_than_there_is(needed: int, what: str, options: str) -> None:
             f"{what} would take about {needed / GIB:,.1f} GiB of memory, and this machine has {there_is / GIB:,.1f}: "
             f"set {options} lower."
         )
-
-
-def machine_memory() -> int | None:
-    """Bytes of memory; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None

@@ -65,9 +65,8 @@ def evaluate(
         if value < 1:
             raise UserError(f"{option} must be at least 1, not {value:,}.")
     config, _ = read_config(path)
-    require_trust(config, imports, str(path))
-    config.check_values()  # memory for one network is enough
-    env = config.make_env()
+    require_trust(config.env, imports, path)
+    env = config.make_env()  # without `config.check`: memory for one network is enough
     agent = make_loop(config.agent, config.hyper, env).agent
     results, frame = [], 0
     with Progress("evaluating", episodes * config.seeds, unit="episodes", quiet=quiet) as progress:

@@ -1,4 +1,4 @@
-"""MinAtar under our protocols as Gymnasium environments: `ceqr/Breakout-v0` and the other four.
+"""Our games as Gymnasium environments: `ceqr/Breakout-v0` and MinAtar's others, `ceqr/MazeTraps-v0`, `MazeCliff-v0`.
 
 They are registered when `ceqr` and `gymnasium` have both been imported, in whichever order. Importing Gymnasium
 ourselves would double the time that `import ceqr` takes.
@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ceqr.envs import MINATAR_GAMES
+from ceqr.envs import FAMILIES, MINATAR_GAMES
 
+MAZES = {f"ceqr/Maze{name.title()}-v0": name for name in FAMILIES["maze"].names}
 IDS = {f"ceqr/{game.title().replace('_', '')}-v0": game for game in MINATAR_GAMES}
 
 
@@ -21,6 +22,9 @@ def register() -> None:
     for name, game in IDS.items():
         if name not in registry:
             register(name, entry_point="ceqr.envs.minatar_gymnasium:MinAtarEnv", kwargs={"game": game})
+    for name, maze in MAZES.items():
+        if name not in registry:
+            register(name, entry_point="ceqr.envs.maze_gymnasium:MazeEnv", kwargs={"maze": maze})
 
 
 def register_when_imported() -> None:

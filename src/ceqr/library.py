@@ -40,7 +40,7 @@ from ceqr.calibrate import (
     read_calibration,
 )
 from ceqr.compilation import jit
-from ceqr.config import build, check_memory, default_hyper, fitting_preset, make_env
+from ceqr.config import build, build_hyper, check_memory, default_hyper, fitting_preset, make_env, require_trust
 from ceqr.envs.observations import ObservationFormat
 from ceqr.errors import UserError
 from ceqr.evaluate import play_episodes
@@ -96,7 +96,30 @@ class _Saved(NamedTuple):
 
 
 class TrainableAgent:
-    """What the six classes share."""
+    """What the six classes share.
+
+    Examples:
+        An agent for CartPole with a small network, and all that can be done with it:
+
+        >>> import numpy as np
+        >>> from ceqr import CEQRDQN
+        >>> agent = CEQRDQN("CartPole-v1", seed=0, hidden=(16,), quantiles=5, batch_size=8, learning_starts=60)
+        >>> agent.learn(200).frames
+        200
+        >>> action, beliefs = agent.predict(np.zeros(4, np.float32))
+        >>> action in (0, 1)
+        True
+        >>> beliefs.mean.shape, beliefs.quantiles.shape
+        ((2,), (2, 5))
+        >>> _ = agent.calibrate(episodes=20)
+        >>> action, beliefs = agent.predict(np.zeros(4, np.float32))
+        >>> bool(beliefs.interval.lower < beliefs.interval.upper), bool(0 < beliefs.novelty <= 1)
+        (True, True)
+        >>> agent.save("agent.ceqr")
+        >>> again = CEQRDQN.load("agent.ceqr")
+        >>> again.predict(np.zeros(4, np.float32))[0] == action
+        True
+    """
 
     agent_name: ClassVar[str] = ""
 
@@ -199,7 +222,15 @@ class TrainableAgent:
         protocol: str = "paper",
         max_episode_frames: int = 0,
     ) -> None:
-        """Gives a loaded agent an environment to learn in; replay starts empty, and learning with it."""
+        """Gives a loaded agent an environment to learn in; replay starts empty, and learning with it.
+
+        Examples:
+            >>> agent.save("agent.ceqr")
+            >>> loaded = CEQRDQN.load("agent.ceqr")  # it can predict, but there is nothing to learn in
+            >>> loaded.set_env("CartPole-v1")
+            >>> loaded.learn(50).frames - agent.frames
+            50
+        """
         num_envs = _whole("num_envs", num_envs, 1, 4_096)
         with _as_value_errors():
             made, name = _make_env(env, env_kwargs, protocol, max_episode_frames)
@@ -236,6 +267,11 @@ class TrainableAgent:
         Environments side by side play whole steps: up to `num_envs` - 1 frames more. Whatever is raised, the agent
         stays what it was when last looked at, about a second before, and can predict, be saved and learn on. What the
         environment raises comes as it is, and then nothing is lost. FloatingPointError: something was not finite.
+
+        Examples:
+            >>> before = agent.frames
+            >>> agent.learn(50).frames - before
+            50
         """
         frames = _whole("frames", frames, 1, LARGEST - self.frames)
         with self._learning, signals.collected() as received:
@@ -297,6 +333,16 @@ class TrainableAgent:
 
         Returns:
             An integer for one observation, an array for a batch; and the beliefs, as NumPy arrays.
+
+        Examples:
+            >>> action, beliefs = agent.predict(np.zeros(4, np.float32))  # one observation
+            >>> actions, beliefs = agent.predict(np.zeros((3, 4), np.float32))  # three
+            >>> actions.shape, beliefs.mean.shape, beliefs.epistemic.shape, beliefs.quantiles.shape
+            ((3,), (3, 2), (3, 2), (3, 2, 5))
+            >>> agent.predict(np.zeros(3, np.float32))
+            Traceback (most recent call last):
+                ...
+            ValueError: ...
         """
         batch, single = self._observations.read(observation)
         risk = self._own_risk if lambda_al is None else self._risk(lambda_al, explore)
@@ -361,7 +407,12 @@ class TrainableAgent:
         return np.float32(lambda_al)
 
     def evaluate(self, episodes: int = 10, max_episode_frames: int = 50_000, seed: int | None = None) -> np.ndarray:
-        """The returns of greedy episodes, on randomness that training never saw; the same whenever it is asked."""
+        """The returns of greedy episodes, on randomness that training never saw; the same whenever it is asked.
+
+        Examples:
+            >>> agent.evaluate(episodes=2).shape
+            (2,)
+        """
         episodes = _whole("episodes", episodes, 1, LARGEST)
         max_episode_frames = _whole("max_episode_frames", max_episode_frames, 1, LARGEST)
         seed = self.seed if seed is None else _whole("seed", seed, 0, LARGEST)
@@ -397,6 +448,14 @@ class TrainableAgent:
             max_episode_frames: Frames after which an episode is cut off.
             seed: Of the play; the agent's own unless given.
             progress_bar: Whether to show one.
+
+        Examples:
+            >>> agent.calibrate(episodes=20, coverage=0.8).calibration.coverage
+            0.8
+            >>> agent.calibrate(episodes=3, coverage=0.9)
+            Traceback (most recent call last):
+                ...
+            ValueError: ...
         """
         episodes = _whole("episodes", episodes, 0, LARGEST)
         limit = _whole("max_episode_frames", max_episode_frames, 0, LARGEST)
@@ -421,6 +480,11 @@ class TrainableAgent:
         Args:
             delta: The probability of ever alarming although nothing has changed.
             seed: Of the chance that breaks ties.
+
+        Examples:
+            >>> monitor = agent.calibrate(episodes=20).monitor(delta=0.01)
+            >>> monitor.update(doubt=1.0, total=9.0)  # after each episode: its mean doubt, and its return
+            False
         """
         calibration = self._learned.calibration
         if calibration is None:
@@ -438,7 +502,11 @@ class TrainableAgent:
             yield
 
     def save(self, path: "str | os.PathLike[str]") -> None:
-        """Writes the agent to one file: all that it has learned; not replay and environment."""
+        """Writes the agent to one file: all that it has learned; not replay and environment.
+
+        Examples:
+            >>> agent.save("agent.ceqr")
+        """
         if Path(path).is_dir():
             raise ValueError(f"{path} is a folder; save needs the name of a file, such as {Path(path, 'agent.ceqr')}.")
         learned = self._learned
@@ -463,6 +531,11 @@ class TrainableAgent:
         """Reads an agent that `save` wrote. Nothing in the file is executed, and no environment is needed to predict.
 
         To go on learning, give the environment here or to `set_env`.
+
+        Examples:
+            >>> agent.save("agent.ceqr")
+            >>> CEQRDQN.load("agent.ceqr").frames == agent.frames
+            True
         """
         path = Path(path)
         with _as_value_errors():
@@ -494,7 +567,7 @@ class TrainableAgent:
         agent = cls.__new__(cls)
         try:
             _, hyper_class = agent_classes(cls.agent_name)
-            hyper = build(hyper_class, meta["hyper"])
+            hyper = build_hyper(hyper_class, meta["hyper"])
             hyper.check()
             form = ObservationFormat.from_json(meta["observations"])
             num_actions, seed, frames = (_whole(n, meta[n], 0, LARGEST) for n in ("num_actions", "seed", "frames"))
@@ -511,6 +584,16 @@ class TrainableAgent:
         """The agent of a run that `ceqr train` made: of its first seed unless another is given.
 
         imports: modules to import first: what an environment of your own needs, or what the run names and you trust.
+
+        Examples:
+            What `ceqr train --env gymnasium/CartPole-v1 --out runs/x` makes on the command line:
+
+            >>> from ceqr.cli import main
+            >>> small = "--hidden 16 --quantiles 5 --batch-size 8 --learning-starts 60 --frames 100 --quiet"
+            >>> main(f"train --env gymnasium/CartPole-v1 --out runs/x {small}".split())
+            0
+            >>> CEQRDQN.from_run("runs/x").frames
+            100
         """
         path = Path(path)
         imports = (imports,) if isinstance(imports, str) else tuple(imports)
@@ -525,12 +608,7 @@ class TrainableAgent:
             seed = config.seed_start if seed is None else _whole("seed", seed, 0, LARGEST)
             if seed not in config.seed_numbers:
                 raise UserError(f"{path} has no seed {seed}; it has {', '.join(map(str, config.seed_numbers))}.")
-            for module in envs.modules(config.env):
-                if module not in imports:
-                    raise UserError(
-                        f"{path} plays {config.env}, for which the module {module!r} would be imported, and its code "
-                        f"run; if you trust it, say so with imports=({module!r},)."
-                    )
+            require_trust(config.env, imports, path, word="imports=('{}',)")
             env = config.make_env()
             agent = cls.__new__(cls)
             agent._setup(config.hyper, envs.observation_format(env), env.num_actions, envs.first_action(env), seed)
@@ -542,37 +620,75 @@ class TrainableAgent:
 
 
 class CEQRDQN(TrainableAgent):
-    """CEQR-DQN: both uncertainties, calibrated; explores by its own doubt (Stutts et al., 2024)."""
+    """CEQR-DQN: both uncertainties, calibrated; explores by its own doubt (Stutts et al., 2024).
+
+    Examples:
+        >>> from ceqr import CEQRDQN
+        >>> CEQRDQN("CartPole-v1", hidden=(16,), lambda_ep=0.5).hyperparameters.lambda_ep
+        0.5
+    """
 
     agent_name = "ceqr-dqn"
 
 
 class DQN(TrainableAgent):
-    """DQN: values alone; explores at random (Mnih et al., 2015)."""
+    """DQN: values alone; explores at random (Mnih et al., 2015).
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr import DQN
+        >>> action, beliefs = DQN("CartPole-v1", hidden=(16,)).predict(np.zeros(4, np.float32))
+        >>> beliefs.mean.shape, beliefs.epistemic, beliefs.quantiles
+        ((2,), None, None)
+    """
 
     agent_name = "dqn"
 
 
 class QRDQN(TrainableAgent):
-    """QR-DQN: quantiles of the return; explores at random (Dabney et al., 2017)."""
+    """QR-DQN: quantiles of the return; explores at random (Dabney et al., 2017).
+
+    Examples:
+        >>> from ceqr import QRDQN
+        >>> QRDQN("CartPole-v1", hidden=(16,), quantiles=5).hyperparameters.quantiles
+        5
+    """
 
     agent_name = "qr-dqn"
 
 
 class BootstrappedDQN(TrainableAgent):
-    """Bootstrapped DQN: the disagreement of its heads is its doubt (Osband et al., 2016)."""
+    """Bootstrapped DQN: the disagreement of its heads is its doubt (Osband et al., 2016).
+
+    Examples:
+        >>> from ceqr import BootstrappedDQN
+        >>> BootstrappedDQN("CartPole-v1", hidden=(16,), heads=3).hyperparameters.heads
+        3
+    """
 
     agent_name = "bootstrapped-dqn"
 
 
 class DUVN(TrainableAgent):
-    """DUVN: Gaussian returns, and dropout as doubt (Moerland et al., 2017)."""
+    """DUVN: Gaussian returns, and dropout as doubt (Moerland et al., 2017).
+
+    Examples:
+        >>> from ceqr import DUVN
+        >>> DUVN("CartPole-v1", hidden=(16,)).num_actions
+        2
+    """
 
     agent_name = "duvn"
 
 
 class UADQN(TrainableAgent):
-    """UA-DQN: two anchored posterior networks tell doubt from noise (Clements et al., 2020)."""
+    """UA-DQN: two anchored posterior networks tell doubt from noise (Clements et al., 2020).
+
+    Examples:
+        >>> from ceqr import UADQN
+        >>> UADQN("CartPole-v1", hidden=(16,), quantiles=5).frames
+        0
+    """
 
     agent_name = "ua-dqn"
 
@@ -716,9 +832,11 @@ def _explorer(agent: Agent, tree: Any, coverage: float | None) -> Any:
         memory = jax.vmap(lambda start, *both: jax.tree.map(partial(jnp.where, start), *both))(starts, drawn, memory)
         beliefs = agent.beliefs_of(state, agent.forward(state.params, state.frozen, observations, None))
         outputs = agent.forward(state.params, state.frozen, observations, forward_key)
-        act_keys = jax.random.split(act_key, rows)
+        drawn = jax.vmap(agent.draw)(jax.random.split(act_key, rows))
+        if jax.tree.leaves(memory):
+            memory = jax.vmap(agent.remember)(memory, drawn)
         actions = jax.vmap(agent.explore, in_axes=(0, 0, 0, None, 0))(
-            outputs, _averse(beliefs, lambda_al), memory, frame, jax.vmap(agent.draw)(act_keys)
+            outputs, _averse(beliefs, lambda_al), memory, frame, drawn
         )
         return _pack(own, actions, beliefs, coverage), memory
 

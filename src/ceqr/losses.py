@@ -32,6 +32,14 @@ class NIG(NamedTuple):
     """Normal-Inverse-Gamma parameters, four arrays of one shape (here mostly [B, 2, N]).
 
     mu ~ Normal(gamma, sigma^2 / nu), sigma^2 ~ InverseGamma(alpha, beta); nu, beta > 0 and alpha > 1.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import NIG
+        >>> ones = jnp.ones((32, 2, 50))  # a batch of 32, two percentiles, 50 quantiles
+        >>> nig = NIG(gamma=0 * ones, nu=ones, alpha=2 * ones, beta=ones)
+        >>> nig.alpha.shape
+        (32, 2, 50)
     """
 
     gamma: Array
@@ -104,6 +112,14 @@ def nig_from_raw(raw_gamma: Array, raw_nu: Array, raw_alpha: Array, raw_beta: Ar
 
     The floor is added rather than clipped, so that the gradient never quite dies. The paper writes that
     softplus makes "alpha + 1" positive; it means alpha - 1, as its Algorithm 1 requires alpha > 1.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import nig_from_raw
+        >>> raw = jnp.full((1, 2, 3), -100.0)  # whatever a network says, the parameters are possible ones
+        >>> nig = nig_from_raw(raw, raw, raw, raw)
+        >>> bool((nig.nu > 0).all() and (nig.alpha > 1).all() and (nig.beta > 0).all())
+        True
     """
     raws = {"raw_gamma": raw_gamma, "raw_nu": raw_nu, "raw_alpha": raw_alpha, "raw_beta": raw_beta}
     _check(len({jnp.shape(x) for x in raws.values()}) == 1, "raw outputs must share one shape", **raws)
@@ -160,6 +176,19 @@ def nig_nll(y: Array, nig: NIG) -> Array:
 
     nig: [B, 2, N]. y: [B, N], the same for both percentiles, or [B, 2, N], where an axis may have size 1.
     With y of nig's rank, nig may have any shape. Returns nig's shape.
+
+    Examples:
+        The likelihood is a Student t distribution, as SciPy knows it:
+
+        >>> import jax.numpy as jnp
+        >>> from scipy import stats
+        >>> from ceqr.losses import NIG, nig_nll
+        >>> gamma, nu, alpha, beta = 1.0, 2.0, 3.0, 0.5
+        >>> nig = NIG(*(jnp.array([x]) for x in (gamma, nu, alpha, beta)))
+        >>> scale = (beta * (1 + nu) / (nu * alpha)) ** 0.5
+        >>> expected = -stats.t.logpdf(1.7, 2 * alpha, gamma, scale)
+        >>> bool(abs(nig_nll(jnp.array([1.7]), nig)[0] - expected) < 1e-5)
+        True
     """
     _check_nig(nig)
     gamma, nu, alpha, beta = nig
@@ -180,6 +209,19 @@ def evidential(target: Array, nig: NIG, reg: float = 0.5, *, levels: tuple[float
 
     target: [B, N]. nig: [B, 2, N]. reg: lambda_reg. levels: the q of the two percentiles. Returns a scalar,
     the mean over B and N, summed over the percentiles.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import NIG, evidential
+        >>> ones = jnp.ones((4, 2, 3))
+        >>> nig = NIG(gamma=0 * ones, nu=ones, alpha=2 * ones, beta=ones)
+        >>> target = jnp.ones((4, 3))
+        >>> evidential(target, nig).shape
+        ()
+        >>> gradient = jax.grad(lambda gamma: evidential(target, nig._replace(gamma=gamma)))(nig.gamma)
+        >>> bool((gradient < 0).all())  # gamma is drawn up, to the targets
+        True
     """
     _check_percentiles(nig)
     shape = nig.gamma.shape
@@ -200,6 +242,18 @@ def uncertainty(nig: NIG) -> tuple[Array, Array]:
         psi_al = E_N |gamma_95 - gamma_5|,    psi_ep = E_N [1/2 (2 sigma_5 + 2 sigma_95)].
 
     nig: [..., 2, N]. Returns two arrays [...].
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import NIG, uncertainty
+        >>> gamma = jnp.array([[-1.0], [2.0]])  # the 5th and the 95th percentile: 3 apart
+        >>> ones = jnp.ones((2, 1))
+        >>> aleatoric, epistemic = uncertainty(NIG(gamma, nu=ones, alpha=2 * ones, beta=ones))
+        >>> float(aleatoric), float(epistemic)
+        (3.0, 2.0)
+        >>> _, surer = uncertainty(NIG(gamma, nu=100 * ones, alpha=2 * ones, beta=ones))  # a hundred times the evidence
+        >>> round(float(surer), 3)
+        0.2
     """
     _check_percentiles(nig)
     gamma, nu, alpha, beta = nig
@@ -214,7 +268,13 @@ def uncertainty(nig: NIG) -> tuple[Array, Array]:
 
 
 def quantile_levels(n: int, dtype: DTypeLike = jnp.float32) -> Array:
-    """Midpoint levels tau_i = (i - 1/2) / n, i = 1..n, as in QR-DQN. (The paper prints 1/N, the spacing.)"""
+    """Midpoint levels tau_i = (i - 1/2) / n, i = 1..n, as in QR-DQN. (The paper prints 1/N, the spacing.)
+
+    Examples:
+        >>> from ceqr.losses import quantile_levels
+        >>> quantile_levels(4).tolist()
+        [0.125, 0.375, 0.625, 0.875]
+    """
     return jnp.asarray(_midpoints(n), dtype)
 
 
@@ -231,6 +291,15 @@ def quantile_huber(theta: Array, target: Array, kappa: float = 1.0) -> Array:
 
     theta: [B, N]. target: [B, M], mostly M = N. kappa: a Python float; 0 means the plain pinball loss, the
     limit of the above. Returns a scalar.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import quantile_huber
+        >>> theta = jnp.array([[1.0, 2.0]])  # the quantiles at levels 1/4 and 3/4
+        >>> float(quantile_huber(theta, jnp.array([[4.0]]), kappa=0))  # 1/4 * 3 + 3/4 * 2
+        2.25
+        >>> float(quantile_huber(theta, theta[:, :1], kappa=0))  # 3/4's is too high by 1, and that is mostly right
+        0.25
     """
     fits = theta.ndim == 2 and target.ndim == 2 and theta.shape[0] == target.shape[0]
     _check(fits, "theta must be [B, N] and target [B, M]", theta=theta, target=target)
@@ -279,6 +348,14 @@ def quantile_coverage_error(theta: Array, target: Array) -> Array:
 
     theta, target: [B, N]; p_i is the share of the batch with target_i <= theta_i. A measure, not a loss: it has no
     gradient. Returns a scalar.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import quantile_coverage_error
+        >>> target = jnp.arange(10.0)[:, None] * jnp.ones((1, 2))
+        >>> theta = jnp.full((10, 1), 1.0) * jnp.array([[2.4, 6.6]])  # 30 % and 70 % of the targets lie below
+        >>> round(float(quantile_coverage_error(theta, target)), 3)  # of 25 % and 75 %
+        0.05
     """
     _check(
         theta.ndim == 2 and theta.shape == target.shape, "theta and target must be [B, N]", theta=theta, target=target
@@ -318,6 +395,18 @@ def calibration(theta: Array, target: Array, variant: str = "paper", sharpness: 
     - "released": what the authors' code computes. Coverage is over the quantiles of one sample, not over the
       batch; the over-covered side enters negatively; q' is 1 - q on values.
     - "none": zero.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import calibration
+        >>> target = jnp.arange(10.0)[:, None] * jnp.ones((1, 2))
+        >>> theta = jnp.ones((10, 1)) * jnp.array([[0.4, 8.6]])  # levels 25 % and 75 %, which cover 10 % and 90 %
+        >>> pull = jax.grad(calibration)(theta, target).mean(0)
+        >>> bool(pull[0] < 0 < pull[1])  # so the lower one rises, and the upper one falls
+        True
+        >>> float(calibration(theta, target, variant="none"))
+        0.0
     """
     _check_variant(variant)
     fits = theta.ndim == 2 and theta.shape == target.shape
@@ -390,6 +479,16 @@ def interval_calibration(
     - "released": what the authors' code computes. The lower bound reuses the upper bound's COV, and the
       factor is 2 / 0.95 + 2 / 0.05.
     - "none": zero. The interval score goes too, as in the paper's ablation without calibration.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.losses import interval_calibration
+        >>> target = jnp.arange(100.0)[:, None]
+        >>> def loss(lower, upper):
+        ...     return float(interval_calibration(jnp.full((100, 1), lower), jnp.full((100, 1), upper), target))
+        >>> right = loss(4.5, 94.5)  # contains 90 of the 100
+        >>> right < loss(20.0, 80.0) and right < loss(-20.0, 120.0)
+        True
     """
     _check_variant(variant)
     fits = target.ndim == 2 and lower.shape == upper.shape == target.shape

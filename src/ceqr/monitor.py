@@ -74,6 +74,18 @@ class DriftMonitor:
     As long as nothing changes, it ever alarms with probability at most delta. Each kind of number has a bettor of its
     own with an equal part of the stake, and the first to reach 1/delta raises the alarm: p-values of two kinds may
     depend on each other, and the mean of two martingales need not be one.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr import DriftMonitor
+        >>> rng = np.random.default_rng(0)
+        >>> monitor = DriftMonitor({"total": rng.normal(100, 10, 200)})  # the returns of 200 episodes
+        >>> any(monitor.update(total=x) for x in rng.normal(100, 10, 100))  # nothing has changed
+        False
+        >>> any(monitor.update(total=x) for x in rng.normal(60, 10, 100))  # now it has
+        True
+        >>> monitor.alarmed_at - 100 < 30  # it took less than 30 episodes to notice
+        True
     """
 
     def __init__(self, reference: Mapping[str, Any], delta: float = 0.01, seed: int = 0):

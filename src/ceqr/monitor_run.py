@@ -57,10 +57,8 @@ def monitor_run(
     agent_seed = config.seed_start if agent_seed is None else agent_seed
     if agent_seed not in config.seed_numbers:
         raise UserError(f"{path} has no seed {agent_seed}; it has {', '.join(map(str, config.seed_numbers))}.")
-    require_trust(config, imports, str(path))
-    config.check_values()
+    require_trust(config.env, imports, path)
     own, there = config.make_env(), _elsewhere(config, changed)
-    require_trust(there, imports, "--env")
     env = there.make_env()
     _check_spaces(own, env)
     agent = make_loop(config.agent, config.hyper, own).agent

@@ -50,14 +50,22 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 class Linear(eqx.Module):
-    """x W + b with orthogonal W and b = 0 at the start."""
+    """x W + b with orthogonal W of that gain and b = 0 at the start; without a gain as PyTorch begins.
+
+    That is, W and b uniform within 1 / sqrt(inputs). From few inputs to many outputs orthogonal weights are small, and
+    with b = 0 all outputs are 0 at the same x; uniform ones tell vectors apart that are close to each other.
+    """
 
     weight: jax.Array  # [inputs, outputs]
     bias: jax.Array  # [outputs]
 
-    def __init__(self, key: jax.Array, inputs: int, outputs: int, gain: float = ORTHOGONAL_GAIN):
-        self.weight = _orthogonal(key, (inputs, outputs), gain)
-        self.bias = jnp.zeros(outputs)
+    def __init__(self, key: jax.Array, inputs: int, outputs: int, gain: float | None = ORTHOGONAL_GAIN):
+        if gain is None:
+            drawn = jax.random.uniform(key, (inputs + 1, outputs), minval=-1.0, maxval=1.0) / math.sqrt(inputs)
+            self.weight, self.bias = drawn[:-1], drawn[-1]
+        else:
+            self.weight = _orthogonal(key, (inputs, outputs), gain)
+            self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         # As rows of one matrix: with several axes, the weight's gradient would transpose all of x first.
@@ -109,7 +117,7 @@ class Conv3x3(eqx.Module):
     linear: Linear
     padding: int = eqx.field(static=True)
 
-    def __init__(self, key: jax.Array, channels: int, filters: int, padding: int, gain: float = ORTHOGONAL_GAIN):
+    def __init__(self, key: jax.Array, channels: int, filters: int, padding: int, gain: float | None = ORTHOGONAL_GAIN):
         self.linear = Linear(key, 9 * channels, filters, gain)
         self.padding = padding
 
@@ -128,7 +136,7 @@ class Conv(eqx.Module):
     kernel: int = eqx.field(static=True)
     stride: int = eqx.field(static=True)
 
-    def __init__(self, key: jax.Array, channels: int, filters: int, kernel: int, stride: int, gain: float):
+    def __init__(self, key: jax.Array, channels: int, filters: int, kernel: int, stride: int, gain: float | None):
         self.linear = Linear(key, kernel**2 * channels, filters, gain)
         self.kernel, self.stride = kernel, stride
 
@@ -173,7 +181,7 @@ class ImageTorso(eqx.Module):
         observation_shape: Sequence[int],
         hidden: Sequence[int],
         padded: bool,
-        gain: float = ORTHOGONAL_GAIN,
+        gain: float | None = ORTHOGONAL_GAIN,
     ):
         height, width, channels = observation_shape
         conv_key, dense_key = jax.random.split(key)
@@ -196,7 +204,11 @@ class VectorTorso(eqx.Module):
     features: int = eqx.field(static=True)
 
     def __init__(
-        self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], gain: float = ORTHOGONAL_GAIN
+        self,
+        key: jax.Array,
+        observation_shape: Sequence[int],
+        hidden: Sequence[int],
+        gain: float | None = ORTHOGONAL_GAIN,
     ):
         (size,) = observation_shape
         self.dense = _linear_layers(key, size, hidden, gain)
@@ -214,7 +226,11 @@ class NatureTorso(eqx.Module):
     features: int = eqx.field(static=True)
 
     def __init__(
-        self, key: jax.Array, observation_shape: Sequence[int], hidden: Sequence[int], gain: float = ORTHOGONAL_GAIN
+        self,
+        key: jax.Array,
+        observation_shape: Sequence[int],
+        hidden: Sequence[int],
+        gain: float | None = ORTHOGONAL_GAIN,
     ):
         height, width, channels = observation_shape
         *conv_keys, dense_key = jax.random.split(key, 1 + len(NATURE_LAYERS))
@@ -242,7 +258,7 @@ def torso(
     observation_shape: Sequence[int],
     hidden: Sequence[int],
     kind: str,
-    gain: float = ORTHOGONAL_GAIN,
+    gain: float | None = ORTHOGONAL_GAIN,
 ) -> Torso:
     """The torso that fits: a vector's, a large image's ([height, width, channels]), or, of that kind, a small one's."""
     if len(observation_shape) == 3 and min(observation_shape[:2]) >= LARGE_IMAGE:
@@ -262,7 +278,7 @@ def as_float(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
-def _linear_layers(key: jax.Array, inputs: int, outputs: Sequence[int], gain: float) -> list[Linear]:
+def _linear_layers(key: jax.Array, inputs: int, outputs: Sequence[int], gain: float | None) -> list[Linear]:
     sizes = (inputs, *outputs)
     keys = jax.random.split(key, max(len(outputs), 1))
     return [Linear(k, a, b, gain) for k, a, b in zip(keys, sizes, sizes[1:], strict=False)]

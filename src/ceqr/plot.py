@@ -91,8 +91,7 @@ def _draw(config: RunConfig[Any], episodes: dict[int, list[EpisodeRow]], metrics
 
 
 def _title(config: RunConfig[Any]) -> str:
-    rules = f", {config.protocol} protocol" if config.env.startswith("minatar/") else ""
-    return f"{config.agent} on {config.env}{rules}, {config.seeds} seed{'s' if config.seeds > 1 else ''}"
+    return f"{config.agent} on {config.describe_env()}, {config.seeds} seed{'s' if config.seeds > 1 else ''}"
 
 
 def _running(rows: list[EpisodeRow], name: str, scale: float) -> tuple[list[int], np.ndarray]:

@@ -8,6 +8,10 @@ slot s leads to the observation in slot s + 1. Two details make that exact:
   running number of a transition to its slot, so that sampling stays uniform over transitions.
 * After termination the successor is never read, and the next episode overwrites its slot.
 
+Of several steps (`n_step`), a transition is read as the first of them, the discounted sum of their rewards and where
+the last one led. They end with their episode and with the newest transition; an episode was cut off where the next
+running number is not in the next slot.
+
 Boolean observations (MinAtar) are kept as bits.
 """
 
@@ -43,6 +47,8 @@ class Replay:
     batch_size: int
     observation_shape: tuple[int, ...]
     observation_dtype: DTypeLike
+    n_step: int = 1
+    discount: float = 1.0  # of the rewards of several steps
 
     @property
     def _slots(self) -> int:
@@ -117,7 +123,7 @@ class Replay:
         """The transitions of those running numbers, from those lanes if the arrays have such an axis."""
         n = self._slots
         slot = state.slots[*lane, number % n] % n
-        return Batch(
+        batch = Batch(
             observation=self._unpack(state.observation[*lane, slot]),
             action=state.action[*lane, slot],
             reward=state.reward[*lane, slot],
@@ -125,6 +131,21 @@ class Replay:
             successor=self._unpack(state.observation[*lane, (slot + 1) % n]),
             number=number,
         )
+        return batch if self.n_step == 1 else self._go_on(state, batch, *lane)
+
+    def _go_on(self, state: ReplayState, batch: Batch, *lane: jax.Array) -> Batch:
+        """Those transitions with the steps that follow on them."""
+        n = self._slots
+        newest, first = state.newest[*lane], state.slots[*lane, batch.number % n]
+        reward, terminated, steps = batch.reward, batch.terminated, jnp.ones_like(batch.number)
+        for k in range(1, self.n_step):
+            slot = state.slots[*lane, (batch.number + k) % n]
+            follows = (steps == k) & ~terminated & (batch.number + k < newest) & (slot == first + k)
+            reward = reward + jnp.where(follows, self.discount**k * state.reward[*lane, slot % n], 0.0)
+            terminated = terminated | (follows & state.terminated[*lane, slot % n])
+            steps = steps + follows
+        successor = self._unpack(state.observation[*lane, (first + steps) % n])
+        return batch._replace(reward=reward, terminated=terminated, successor=successor, steps=steps)
 
 
 @dataclass(frozen=True)
@@ -140,11 +161,14 @@ class LaneReplay:
     observation_shape: tuple[int, ...]
     observation_dtype: DTypeLike
     lanes: int
+    n_step: int = 1
+    discount: float = 1.0
 
     @property
     def _ring(self) -> Replay:
         share = max(2, -(-self.capacity // self.lanes))
-        return Replay(share, self.batch_size, self.observation_shape, self.observation_dtype)
+        shape, dtype = self.observation_shape, self.observation_dtype
+        return Replay(share, self.batch_size, shape, dtype, self.n_step, self.discount)
 
     def init(self) -> ReplayState:
         """Empty rings: every array of a `ReplayState` with a leading axis of lanes."""

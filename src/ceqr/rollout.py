@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ceqr.agents.base import Agent, AgentState, Beliefs
+from ceqr.agents.base import Agent, AgentState
 from ceqr.envs import is_compiled
 from ceqr.envs.base import Environment, reset
 from ceqr.streams import Stream, stream
@@ -27,6 +27,11 @@ class Steps(NamedTuple):
     """A stretch of steps of games side by side: [steps, games, ...]. What was not asked for is None.
 
     A game whose episode has ended goes on with steps that mean nothing, and `going` is False for them.
+
+    Examples:
+        >>> from ceqr.rollout import Steps
+        >>> Steps._fields[:4]
+        ('episode', 'going', 'observation', 'action')
     """
 
     episode: np.ndarray  # int [games]: which episode each game plays
@@ -34,15 +39,18 @@ class Steps(NamedTuple):
     observation: Any  # what the agent saw, as its network reads it
     action: Any  # int: what it did, from 0 on
     greedy: Any  # int: the greedy action; the same unless it explores
+    sampled: Any  # int: what it would do to learn; the same if it explores
     reward: Any  # float32
     terminated: Any  # bool
     truncated: Any  # bool
     successor: Any  # where the action led
     beliefs: Any  # Beliefs before the action, of all actions; with quantiles where the agent has them
+    picture: Any  # what an environment of the host shows of itself before the action: uint8 [..., height, width, 3]
 
 
 ALWAYS = ("episode", "going", "reward", "terminated", "truncated")
-EVERYTHING = frozenset(Steps._fields)
+DEAR = ("sampled", "picture")  # a second look of the network, and drawing: only for whoever asks by name
+EVERYTHING = frozenset(Steps._fields) - frozenset(DEAR)
 
 
 class _Games(NamedTuple):
@@ -77,18 +85,35 @@ def rollout(
         seed: Of the play's randomness.
         episodes: How many.
         limit: Steps after which an episode is left as it stands.
-        keep: Fields of `Steps` to bring; what is left out costs nothing.
+        keep: Fields of `Steps` to bring; what is left out costs nothing. `sampled` and `picture` come only if they are
+            named, and pictures only from an environment that was made with render_mode="rgb_array".
         explore: Whether to act as in learning instead of greedily.
         frame: With `explore`: the frame of training at which the agent acts.
         which: The stream of the seed that is used.
         world: The seed in whose world (`ceqr.envs.base.reset`) it is played: that of the agent's training, if another.
+
+    Examples:
+        An agent that has learned nothing, for three steps of two episodes:
+
+        >>> import jax
+        >>> from ceqr import envs
+        >>> from ceqr.agents import agent_classes
+        >>> from ceqr.rollout import rollout
+        >>> agent_class, hyperparameters = agent_classes("dqn")
+        >>> agent = agent_class(hyperparameters(hidden=(8,)), observation_shape=(4,), num_actions=2)
+        >>> state = agent.init(jax.random.key(0))
+        >>> env = envs.make("gymnasium/CartPole-v1")
+        >>> for steps in rollout(agent, state, env, seed=0, episodes=2, limit=3, keep=["beliefs"]):
+        ...     print(steps.reward.tolist(), steps.beliefs.mean.shape)
+        [[1.0, 1.0]] (1, 2, 2)
+        [[1.0, 1.0]] (1, 2, 2)
+        [[1.0, 1.0]] (1, 2, 2)
     """
     state = agent.at_play(state)
     wanted = frozenset(keep) | frozenset(ALWAYS)
-    if wanted - EVERYTHING:
-        raise ValueError(
-            f"Steps have no {', '.join(sorted(wanted - EVERYTHING))}; they have {', '.join(Steps._fields)}."
-        )
+    unknown = wanted.difference(Steps._fields)
+    if unknown:
+        raise ValueError(f"Steps have no {', '.join(sorted(unknown))}; they have {', '.join(Steps._fields)}.")
     if is_compiled(env):
         world = seed if world is None else world
         yield from _play_compiled(agent, state, env, seed, episodes, limit, wanted, explore, frame, which, world)
@@ -96,16 +121,32 @@ def rollout(
         yield from _play_on_host(agent, state, env, seed, episodes, limit, wanted, explore, frame, which)
 
 
+class _Choice(NamedTuple):
+    """What there was to choose, for a batch of observations."""
+
+    action: Any
+    greedy: Any
+    sampled: Any  # None unless it is asked for, or acted on
+    beliefs: Any
+
+
 def _choose(
-    agent: Agent, state: AgentState, memory: Any, observation: jax.Array, explore: bool, frame: Any, keys: jax.Array
-) -> tuple[jax.Array, jax.Array, Beliefs]:
-    """Actions, greedy actions and beliefs for a batch of observations."""
+    agent: Agent,
+    state: AgentState,
+    memory: Any,
+    observation: jax.Array,
+    wanted: frozenset[str],
+    explore: bool,
+    frame: Any,
+    keys: jax.Array,
+) -> tuple[_Choice, Any]:
+    """The choice, and the memory to go on with."""
     greedy, beliefs = agent.act_greedily(state, observation)
-    if not explore:
-        return greedy, greedy, beliefs
+    if not explore and "sampled" not in wanted:
+        return _Choice(greedy, greedy, None, beliefs), memory
     draws = jax.vmap(agent.draws)(keys)
-    chosen = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
-    return chosen.action, greedy, beliefs
+    drawn = agent.act(state, memory, observation, jnp.full(len(observation), frame), draws)
+    return _Choice(drawn.action if explore else greedy, greedy, drawn.action, beliefs), drawn.memory
 
 
 def _keep(wanted: frozenset[str], **fields: Any) -> Steps:
@@ -176,23 +217,22 @@ def _stretch(
 
     def step(games: _Games, i: jax.Array) -> tuple[_Games, Steps]:
         both = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, i)))(step_keys)
-        action, greedy, beliefs = _choose(agent, state, games.memory, games.observation, explore, frame, both[:, 0])
-        inner, after = jax.vmap(env.step)(games.env, action, both[:, 1])
+        chosen, memory = _choose(agent, state, games.memory, games.observation, wanted, explore, frame, both[:, 0])
+        inner, after = jax.vmap(env.step)(games.env, chosen.action, both[:, 1])
         steps = _keep(
             wanted,
             episode=(),
             going=games.going,
             observation=games.observation,
-            action=action,
-            greedy=greedy,
+            **chosen._asdict(),
             reward=after.reward,
             terminated=after.terminated,
             truncated=after.truncated,
             successor=after.successor,
-            beliefs=beliefs,
+            picture=None,
         )
         going = games.going & ~(after.terminated | after.truncated)
-        return _Games(inner, after.observation, games.memory, going), steps
+        return _Games(inner, after.observation, memory, going), steps
 
     return jax.lax.scan(step, games, start + jnp.arange(STRETCH))
 
@@ -223,6 +263,7 @@ def _play_on_host(
     games = min(episodes, HOST_GAMES) if env.owned else 1
     lanes = env.vector(games)
     key = stream(seed, which)
+    told = wanted.intersection(("beliefs", "sampled"))  # one program, whatever else is kept
     try:
         for first in range(0, episodes, games):
             numbers = np.arange(first, first + games)
@@ -231,23 +272,21 @@ def _play_on_host(
             memory = _memories(agent, state, keys)
             going = numbers < episodes
             for i in range(limit):
-                action, greedy, beliefs = jax.tree.map(
-                    np.asarray,
-                    _decide(agent, "beliefs" in wanted, explore, state, memory, observation, keys, i, np.int32(frame)),
-                )
-                after = lanes.step(action)
+                chosen, memory = _decide(agent, told, explore, state, memory, observation, keys, i, np.int32(frame))
+                chosen = jax.tree.map(np.asarray, chosen)
+                picture = lanes.render() if "picture" in wanted else None
+                after = lanes.step(chosen.action)
                 steps = _keep(
                     wanted,
                     episode=(),
                     going=going,
                     observation=observation,
-                    action=action,
-                    greedy=greedy,
+                    **chosen._asdict(),
                     reward=after.reward,
                     terminated=after.terminated,
                     truncated=after.truncated,
                     successor=after.successor,
-                    beliefs=beliefs,
+                    picture=picture,
                 )
                 steps = jax.tree.map(lambda x: np.asarray(x)[None], steps)
                 yield _of_episodes(steps._replace(episode=numbers), first, episodes)
@@ -267,7 +306,7 @@ def _memories(agent: Agent, state: AgentState, keys: jax.Array) -> Any:
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _decide(
     agent: Agent,
-    with_beliefs: bool,
+    wanted: frozenset[str],
     explore: bool,
     state: AgentState,
     memory: Any,
@@ -275,7 +314,7 @@ def _decide(
     keys: jax.Array,
     i: jax.Array,
     frame: jax.Array,
-) -> tuple[jax.Array, jax.Array, Beliefs | None]:
+) -> tuple[_Choice, Any]:
     step_keys = jax.vmap(lambda key: jax.random.fold_in(key, i))(_game_keys(keys)[2])
-    action, greedy, beliefs = _choose(agent, state, memory, observation, explore, frame, step_keys)
-    return action, greedy, beliefs if with_beliefs else None
+    chosen, memory = _choose(agent, state, memory, observation, wanted, explore, frame, step_keys)
+    return (chosen if "beliefs" in wanted else chosen._replace(beliefs=None)), memory

@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
+from ceqr.agents import UnknownAgent
 from ceqr.config import RunConfig, from_json
 from ceqr.errors import UserError
 
 if TYPE_CHECKING:
     from ceqr.agents.base import Agent, AgentState
+    from ceqr.replay import ReplayState
     from ceqr.training.checkpoint import Saved
+    from ceqr.training.loop import Loop
 
 FORMAT = 2  # of the run directory; raised when an older one can no longer be resumed
 EPISODE_COLUMNS = ("seed", "frame", "return", "length", "nongreedy", "least_uncertain")
@@ -56,13 +59,23 @@ def read_config_file(path: Path, complaint: str) -> tuple[RunConfig[Any], dict[s
         raise UserError(f"{path} cannot be read: {error}.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UserError(f"{path} was made by an incompatible version of ceqr (this one reads format {FORMAT}).")
+    values = content.pop("config", None)
     try:
-        config = from_json(content.pop("config"))
+        config = from_json(values)
         for name, version in content.setdefault("packages", {}).items():
             if not isinstance(version, str):
                 raise TypeError(f"{name} has no version.")
-    except (UserError, KeyError, TypeError, AttributeError) as error:
+    except UnknownAgent as error:
+        raise UserError(
+            f"{path} names the agent {values['agent']!r}, which is unknown here; if it is your own, name its module by "
+            "--import."
+        ) from error
+    except (UserError, TypeError, AttributeError) as error:
         raise UserError(f"{path} was made by an incompatible version of ceqr.") from error
+    try:
+        config.check_values()
+    except UserError as error:
+        raise UserError(f"{path} cannot be right: {error}") from error
     del content["format"]
     return config, content
 
@@ -122,6 +135,14 @@ def read_agent(path: Path, agent: "Agent", row: int, whole: bool = False) -> "tu
         like = like._replace(optimiser=(), **{"params" if averaged else "target": ()})
         state = saved.read(like, rows=row, prefix="agent")
         return (state._replace(params=state.target, target=()) if averaged else state), saved.frame
+
+
+def read_replay(path: Path, loop: "Loop", row: int) -> "ReplayState":
+    """What replay holds of the row-th seed of a run, from its newest checkpoint: rings with a leading axis of lanes."""
+    import jax
+
+    with latest_checkpoint(path) as saved:
+        return saved.read(jax.eval_shape(loop.replay.init), rows=row, prefix="replay")
 
 
 def _read_table(

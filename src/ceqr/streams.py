@@ -22,6 +22,8 @@ class Stream(IntEnum):
     WORLD = 7  # what an environment draws once for all episodes of a seed
     CALIBRATION = 8
     MONITORING = 9
+    DIAGNOSIS = 10
+    WATCHING = 11
 
 
 def stream(seed: int | jax.Array, which: Stream) -> jax.Array:

@@ -43,6 +43,18 @@ def test_target_is_r_plus_discount_times_the_best_action_of_the_target_network(
     np.testing.assert_allclose(theta, [[1, 2, 3, 4], [1, 3, 5, 7]])
 
 
+def test_double_values_by_the_target_network_what_the_learning_network_chose() -> None:
+    quantiles = jnp.array([[[1.0, 2, 3, 4], [1.0, 3, 5, 7]]])
+    evidence = normal(0, 1, 2, 4, 2, 4)
+    target = CEQROutputs(quantiles, evidence)
+    online = CEQROutputs(-quantiles, evidence)  # of which the first action is best
+    one = make_batch([0], [False], size=3)._replace(reward=np.ones(1, np.float32))
+    agent = _with(double=True)
+    assert (agent.double, AGENT.double) == (True, False)
+    found = jit(agent._target)(Successors(target, online), one)
+    np.testing.assert_allclose(found, [[1.99, 2.98, 3.97, 4.96]], rtol=1e-6)
+
+
 def _with(**changes: Any) -> CEQRDQN:
     return dataclasses.replace(AGENT, hyper=dataclasses.replace(HYPER, **changes))
 

@@ -219,7 +219,9 @@ def test_truncation_bootstraps_and_termination_does_not(name: str) -> None:
         assert float(beliefs.mean.max()) == pytest.approx(expected, abs=0.5)
 
 
-def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_from_outside_the_package(
+    tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The recipe of docs/how-to-add-an-agent.md, word for word."""
     recipe = Path(__file__).parents[2] / "docs" / "how-to-add-an-agent.md"
     code = recipe.read_text().split("```python\n")[1].split("```")[0]
@@ -231,5 +233,29 @@ def test_an_agent_from_outside_the_package(tmp_path: Path, tiny: list[str], monk
     options = [*CHAIN, "--agent", "optimistic-qr-dqn", *tiny, "--optimism", "0.7", "--frames", "120"]
     assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
     assert '"optimism": 0.7' in (tmp_path / "run" / "config.json").read_text()
+    # Another process would not know it, unless it is told.
+    monkeypatch.setattr("ceqr.agents.AGENTS", dict(AGENTS))
+    monkeypatch.delitem(sys.modules, "optimistic")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "optimistic.py").write_text(code)
+    assert main(["plot", "run"]) == 2
+    assert "names the agent 'optimistic-qr-dqn', which is unknown here" in capsys.readouterr().err
+    assert main(["plot", "run", "--import", "optimistic"]) == 0
+    monkeypatch.delitem(sys.modules, "optimistic")
     with pytest.raises(ValueError, match="already"):
         register("dqn", agent_classes("dqn")[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_uniform_weights_below_the_heads_and_nowhere_else(name: str) -> None:
+    """The first layer's offsets tell: 0 where weights are orthogonal. Heads begin alike, whatever is below them."""
+    orthogonal, uniform = (
+        jit(_agent(name, hidden=(8, 8), init=init).init_params)(jax.random.key(0)) for init in ("orthogonal", "uniform")
+    )
+    # UA-DQN has three networks, of which the posteriors are priors and stay orthogonal with their own gain.
+    old, new = (each.quantiles if name == "ua-dqn" else each for each in (orthogonal, uniform))
+    assert not np.any(old.torso.dense[0].bias)
+    assert np.abs(new.torso.dense[0].bias).max() > 0.1
+    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), orthogonal, uniform)
+    below = changed.quantiles.torso if name == "ua-dqn" else changed.torso
+    assert sum(jax.tree.leaves(changed)) == sum(jax.tree.leaves(below)) == len(jax.tree.leaves(below))

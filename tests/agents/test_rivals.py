@@ -54,6 +54,16 @@ def test_dqn_td_error_is_that_of_rlax(double: bool) -> None:
     np.testing.assert_allclose(loss, np.mean(jit(rlax.huber_loss)(theirs)), rtol=1e-5)
 
 
+def test_targets_of_several_steps_discount_what_follows_as_often() -> None:
+    agent = DQN(DQNHyperparameters(), (2,), A)
+    q, target = normal(0, B, A), normal(1, B, A)
+    steps = np.array([1, 2, 3, 3, 2, 1, 3])
+    ours = jit(agent.td_error)(q, Successors(target, None), BATCH._replace(steps=steps))
+    discounts = np.float32(0.99) ** steps * (1 - BATCH.terminated.astype(np.float32))
+    theirs = jit(jax.vmap(rlax.q_learning))(q, BATCH.action, BATCH.reward, discounts, target)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
 def test_qr_dqn_loss_is_that_of_rlax(double: bool, kappa: float) -> None:
@@ -85,6 +95,40 @@ def test_epsilon_falls_in_a_straight_line_and_then_stays() -> None:
     actions = _many(lambda k: agent.explore(NOTHING, beliefs, (), jnp.int32(7), agent.draw(k)))
     # Greedy with 0.6, and a quarter of the other 0.4: 0.7 in all; each other action 0.1.
     np.testing.assert_allclose(np.bincount(actions, minlength=4) / 20_000, [0.1, 0.1, 0.7, 0.1], atol=0.012)
+
+
+def test_random_and_greedy_actions_are_kept_for_as_long_as_was_drawn() -> None:
+    """Lengths are uniform from 1 to the most, random frames are epsilon of all, and one action is kept to the end."""
+    hyper = DQNHyperparameters(epsilon_start=0.4, epsilon_end=0.4, epsilon_hold=5)
+    agent, beliefs = DQN(hyper, (1,), 4), Beliefs(jnp.array([0.0, 0.0, 1.0, 0.0]))
+
+    @jit
+    def play() -> tuple[jax.Array, Any]:
+        def frame(memory: Any, key: jax.Array) -> tuple[Any, tuple[jax.Array, Any]]:
+            memory = agent.remember(memory, agent.draw(key))
+            return memory, (agent.explore(NOTHING, beliefs, memory, jnp.int32(7), NOTHING), memory)
+
+        start = agent.init_memory(NOTHING, NOTHING)
+        return jax.lax.scan(frame, start, jax.random.split(jax.random.key(0), 20_000))[1]
+
+    actions, whims = jax.tree.map(np.asarray, play())
+    ends = np.flatnonzero(whims.frames == 0)
+    lengths = np.diff(ends)
+    assert stats.chisquare(np.bincount(lengths, minlength=6)[1:]).pvalue > 1e-3
+    for first, last in zip(ends[:-1] + 1, ends[1:], strict=True):
+        assert len(set(actions[first : last + 1])) == len(set(whims.chance[first : last + 1])) == 1
+    assert np.all(np.diff(whims.chance[ends]) != 0)  # each is drawn anew
+    assert np.mean(whims.chance < 0.4) == pytest.approx(0.4, abs=0.03)
+    np.testing.assert_array_equal(actions, np.where(whims.chance < 0.4, whims.action, 2))
+
+
+def test_training_keeps_random_actions_from_frame_to_frame() -> None:
+    """In the chain action 0 gives up at once: who keeps an action does so in the first step or never."""
+    hyper = DQNHyperparameters(hidden=(4,), batch_size=4, learning_starts=50, epsilon_end=1.0, epsilon_hold=5_000)
+    state = train_probe(Loop(DQN(hyper, (4,), 2), np.float32), NoisyChain(), 200)
+    action, terminated = (np.asarray(x)[0, 0, :200] for x in (state.replay.action, state.replay.terminated))
+    episodes = np.split(action, np.flatnonzero(terminated) + 1)[:-1]
+    assert {tuple(each.tolist()) for each in episodes} == {(0,), (1, 1, 1)}
 
 
 class TestUADQN:
@@ -302,7 +346,7 @@ class TestDUVN:
             observations = jnp.tile(jnp.array([0.5, -1.0]), (200, 1))
             keys = jax.random.split(key, 200)
             draws = jax.vmap(agent.draws)(keys)
-            actions, beliefs, _ = agent.act(state, (), observations, jnp.arange(200), draws)
+            actions, beliefs, _, _ = agent.act(state, (), observations, jnp.arange(200), draws)
             return actions, beliefs, agent.act_greedily(state, observations[:1])
 
         actions, beliefs, (best, evaluated) = play(jax.random.key(0))

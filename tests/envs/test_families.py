@@ -56,6 +56,9 @@ def test_a_family_checks_names_and_options() -> None:
         with pytest.raises(ValueError) as error:  # noqa: PT011
             make(name, **options)
         assert sentence in str(error.value)
+    register(probe(prefix="mistaken", compiled=False))
+    with pytest.raises(TypeError, match="The family mistaken says compiled=False, but what it makes lacks 'vector'"):
+        make("mistaken/chain")
     with pytest.raises(ValueError, match="There is already a family 'probe'"):
         register(probe())
     with pytest.raises(ValueError, match="must be a word, not 'a/b'"):

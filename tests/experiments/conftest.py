@@ -36,7 +36,7 @@ def finish(process: "subprocess.Popen[str]", code: int = 0) -> str:
     return text
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 240.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came"

@@ -120,9 +120,9 @@ def test_a_process_a_node_and_the_driver_are_lost(cluster: Any, whole: Path, tmp
     process.kill()
     process.communicate()
     process = start(str(out), *GOING_ON, "--address", cluster.address)
-    # A whole node goes, with the run on it.
+    # A whole node goes, with the run on it; unless all were done before the new driver came, as on a busy machine.
     before = _newest(out)
-    wait_for(lambda: _newest(out) > before)
+    wait_for(lambda: _newest(out) > before or process.poll() is not None)
     cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
     assert "3 of 3 runs are done" in finish(process)
     assert_same_sweeps(whole, out)

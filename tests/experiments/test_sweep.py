@@ -1,12 +1,14 @@
 """From a declaration to runs."""
 
 import dataclasses
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ceqr.cli import main
 from ceqr.config import default_config
 from ceqr.errors import UserError
 from ceqr.experiments import sweep
@@ -133,6 +135,19 @@ def test_mistakes(declared: dict[str, Any], sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-def test_a_strangers_sweep_imports_nothing_unasked(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--import somebody"):
-        expand(complete({"envs": "gymnasium/somebody:Thing-v0"}), trusted=())
+def test_a_strangers_sweep_imports_nothing_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "somebody.py").write_text("open('ran', 'w').close()")
+    (tmp_path / "plain.toml").write_text("envs = 'gymnasium/somebody:Thing-v0'")
+    (tmp_path / "arms.toml").write_text("[[arms]]\nenvs = 'gymnasium/somebody:Thing-v0'")
+    # To name one environment is not to vouch for another that stands in the file.
+    for words in (["plain.toml"], ["arms.toml"], ["arms.toml", "--envs", "minatar/breakout"]):
+        assert main(["sweep", *words]) == 2
+        assert "say so with --import somebody." in capsys.readouterr().err
+        assert not (tmp_path / "ran").exists()
+    assert main(["sweep", "--envs", "gymnasium/somebody:Thing-v0"]) == 2  # one's own word
+    assert "Gymnasium has no environment 'Thing-v0'" in capsys.readouterr().err
+    assert (tmp_path / "ran").exists()
+    monkeypatch.delitem(sys.modules, "somebody")

@@ -125,6 +125,15 @@ def _append(text: str) -> Callable[[Path], Any]:
     return change
 
 
+def _say(**options: Any) -> Callable[[Path], Any]:
+    def change(path: Path) -> None:
+        content = json.loads((path / "config.json").read_text())
+        content["config"].update(options)
+        (path / "config.json").write_text(json.dumps(content))
+
+    return change
+
+
 def _lose(path: Path) -> None:
     lines = (path / "episodes.csv").read_text().splitlines(keepends=True)
     (path / "episodes.csv").write_text("".join(lines[:-5]))
@@ -146,6 +155,8 @@ def _lose(path: Path) -> None:
         (lambda path: (path / "summary.json").write_text("[]"), r"summary\.json is damaged"),
         (lambda path: (path / "config.json").write_text("{"), r"config\.json cannot be read"),
         (lambda path: (path / "config.json").write_text("{}"), "incompatible version"),
+        (_say(seeds=0), r"config\.json cannot be right: --seeds must be at least 1, not 0"),
+        (_say(frames=1), r"config\.json cannot be right: --frames 1 ends before learning starts"),
     ],
 )
 def test_a_damaged_run_is_told_with_its_reason(tmp_path: Path, change: Callable[[Path], Any], sentence: str) -> None:

@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_is_exact_but_for_a_new_episode(tmp_path: Path, capsy
     begun = join(player.groups)
     player.close()
     assert_equal(begun._replace(observation=before.observation, replay=begun.replay._replace(head=before.replay.head),
-                                 episode=before.episode), before)  # fmt: skip
+                                 episode=before.episode, memory=before.memory), before)  # fmt: skip
     np.testing.assert_array_equal(begun.observation[..., 0], 0)  # the first of an episode
     # 50 ticks into episodes of seven steps: all are under way, and are cut.
     np.testing.assert_array_equal(np.asarray(before.episode.length), 1)

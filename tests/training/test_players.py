@@ -23,7 +23,7 @@ from ceqr.agents.ceqr_dqn import CEQRDQNHyperparameters
 from ceqr.envs.gymnasium import from_env
 from ceqr.errors import UserError
 from ceqr.runs import EpisodeRow
-from ceqr.training import checkpoint, compiled
+from ceqr.training import checkpoint, compiled, players
 from ceqr.training.checkpoint import Saved
 from ceqr.training.compiled import CompiledPlayer
 from ceqr.training.host import HostPlayer
@@ -151,6 +151,20 @@ def test_a_seed_is_the_same_to_the_bit_whoever_runs_beside_it() -> None:
     alone, alone_rows = _played(_player((1,)), 90)
     assert _bits(_seed(one, 1)) == _bits(_seed(other, 0)) == _bits(_seed(alone, 0))
     assert [row for row in one_rows if row.seed == 1] == [row for row in other_rows if row.seed == 1] == alone_rows
+
+
+def test_a_small_agent_alone_has_the_programs_of_one_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would have other bits: sums of several threads are ordered differently."""
+    monkeypatch.setattr(compiled, "cores", lambda: 2)
+    alone, others = _make("compiled", (1,)), _make("compiled", (0, 1))
+    assert alone._at_once == 1
+    others.compile()
+    alone.compile()
+    assert alone._programs is others._programs
+    monkeypatch.setattr(players, "SMALL", 0)
+    assert not alone.one_thread  # a large one makes use of several
+    monkeypatch.setattr(compiled, "cores", lambda: 1)
+    assert alone.one_thread
 
 
 def test_all_seeds_in_one_group_as_on_an_accelerator(tmp_path: Path) -> None:

@@ -18,17 +18,37 @@ AGENTS: "dict[str, str | type[Agent]]" = {
 }
 
 
+class UnknownAgent(UserError):
+    """There is no agent of a name; it may be one from outside that was not imported."""
+
+
 def register(name: str, agent: "type[Agent]") -> None:
-    """Makes an agent known by a name, to the command line too if called before `ceqr.cli.main`."""
+    """Makes an agent known by a name, to the command line too if `--import` names its module.
+
+    Examples:
+        >>> from ceqr import agents
+        >>> from ceqr.agents.dqn import DQN
+        >>> agents.register("my-dqn", DQN)
+        >>> agents.agent_classes("my-dqn")[0].__name__
+        'DQN'
+        >>> _ = agents.AGENTS.pop("my-dqn")
+    """
     if name in AGENTS:
         raise ValueError(f"There is already an agent {name!r}.")
     AGENTS[name] = agent
 
 
 def agent_classes(name: str) -> "tuple[type[Agent], type[Hyperparameters]]":
-    """The class of an agent, and that of its hyperparameters: the type of its field `hyper`."""
+    """The class of an agent, and that of its hyperparameters: the type of its field `hyper`.
+
+    Examples:
+        >>> from ceqr import agents
+        >>> agent, hyperparameters = agents.agent_classes("qr-dqn")
+        >>> agent.__name__, hyperparameters().discount
+        ('QRDQN', 0.99)
+    """
     if name not in AGENTS:
-        raise UserError(nearest("agent", name, AGENTS))
+        raise UnknownAgent(nearest("agent", name, AGENTS))
     agent = AGENTS[name]
     if isinstance(agent, str):
         module, _, attribute = agent.partition(":")

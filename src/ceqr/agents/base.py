@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import optax
 
 from ceqr.errors import UserError
-from ceqr.networks import parameter_count
+from ceqr.networks import ORTHOGONAL_GAIN, parameter_count
 
 Params = Any  # a network: a callable PyTree of parameters, [batch, *observation] -> outputs
 Outputs = Any  # a PyTree of arrays with a leading batch axis
-Memory = Any  # what an agent draws once an episode; an empty tuple for most
+Memory = Any  # what an agent draws once an episode or keeps from frame to frame; an empty tuple for most
 
 TORSOS = ("standard", "padded")
 FROZEN = 2**31  # folded into the initial key; splits of the key count from 0 on, and so never reach it
@@ -28,18 +28,36 @@ LARGEST = 2**31 - 2  # of whole numbers: frames are counted in 32 bits
 
 
 class Batch(NamedTuple):
-    """Transitions with a leading batch axis."""
+    """Transitions with a leading batch axis: of one step, or of several (`--n-step`).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.agents.base import Batch
+        >>> rows = jnp.zeros((32, 4))
+        >>> zeros = jnp.zeros(32)
+        >>> batch = Batch(rows, zeros.astype(int), zeros, zeros.astype(bool), rows, jnp.arange(32))
+        >>> batch.observation.shape
+        (32, 4)
+    """
 
     observation: jax.Array
     action: jax.Array
-    reward: jax.Array
+    reward: jax.Array  # of several steps: their sum, discounted
     terminated: jax.Array  # a truncated step is not terminated: it bootstraps from `successor`
-    successor: jax.Array
+    successor: jax.Array  # where the last step led
     number: jax.Array  # int32: when it was played; tells a transition from all others
+    steps: Any = None  # int32: how many; None for one each
 
 
 class Interval(NamedTuple):
-    """Bounds of a return; a number each for one observation, arrays for a batch."""
+    """Bounds of a return; a number each for one observation, arrays for a batch.
+
+    Examples:
+        >>> from ceqr.agents.base import Interval
+        >>> lower, upper = Interval(3.0, 9.0)
+        >>> upper - lower
+        6.0
+    """
 
     lower: Any
     upper: Any
@@ -51,6 +69,12 @@ class Beliefs(NamedTuple):
     Arrays are [actions] for one observation, and have a leading axis more for a batch: JAX's inside a program, NumPy's
     outside. The last two are of the greedy action alone, and come with a guarantee (docs/guarantees.md): None until the
     agent is calibrated, by `agent.calibrate()` or `ceqr calibrate`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.agents.base import Beliefs
+        >>> Beliefs(mean=np.array([1.0, 2.0])).epistemic is None  # as of DQN, which has no doubt
+        True
     """
 
     mean: Any
@@ -77,6 +101,14 @@ class Draws(NamedTuple):
 
     It depends on nothing that is learned, so a loop draws it for many frames at once: one by one, a few random numbers
     take longer than a small network.
+
+    Examples:
+        >>> import jax
+        >>> from ceqr.agents import agent_classes
+        >>> agent_class, hyperparameters = agent_classes("dqn")
+        >>> agent = agent_class(hyperparameters(hidden=(8,)), observation_shape=(4,), num_actions=2)
+        >>> agent.draws(jax.random.key(0))._fields
+        ('forward', 'explore')
     """
 
     forward: jax.Array  # the key of the forward pass, where chance plays a part in it
@@ -84,15 +116,32 @@ class Draws(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What an agent chose for a batch of observations, and why."""
+    """What an agent chose for a batch of observations, and why.
+
+    Examples:
+        >>> from ceqr.agents.base import Choices
+        >>> Choices._fields
+        ('action', 'beliefs', 'seen', 'memory')
+    """
 
     action: jax.Array
     beliefs: Beliefs
     seen: Any  # what `Agent.seen` keeps of the outputs
+    memory: Memory  # with which it was chosen, and with which the episode goes on
 
 
 class AgentState(NamedTuple):
-    """All that learning changes, and what it must remember unchanged."""
+    """All that learning changes, and what it must remember unchanged.
+
+    Examples:
+        >>> import jax
+        >>> from ceqr.agents import agent_classes
+        >>> agent_class, hyperparameters = agent_classes("dqn")
+        >>> agent = agent_class(hyperparameters(hidden=(8,)), observation_shape=(4,), num_actions=2)
+        >>> state = agent.init(jax.random.key(0))
+        >>> state.frozen, state.statistics  # DQN keeps and counts nothing
+        ((), ())
+    """
 
     params: Params
     target: Params
@@ -102,7 +151,15 @@ class AgentState(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """What two networks say of a batch's successors, without gradient."""
+    """What two networks say of a batch's successors, without gradient.
+
+    Examples:
+        >>> from ceqr.agents.base import Successors
+        >>> Successors(target="the target network's", online=None).chooser
+        "the target network's"
+        >>> Successors(target="the target network's", online="the learning network's").chooser
+        "the learning network's"
+    """
 
     target: Outputs
     online: Outputs | None  # the learning network; only where the agent asks for it (`double`)
@@ -118,7 +175,17 @@ Metrics = dict[str, jax.Array]
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What all agents have in common; the defaults are the paper's (Table 1)."""
+    """What all agents have in common; the defaults are the paper's (Table 1).
+
+    Examples:
+        >>> from ceqr.agents.base import Hyperparameters
+        >>> Hyperparameters(hidden=(64, 64)).replay_size
+        100000
+        >>> Hyperparameters(discount=1.5).check()
+        Traceback (most recent call last):
+            ...
+        ceqr.errors.UserError: --discount must be at most 1.0, not 1.5.
+    """
 
     batch_size: int = field(default=32, metadata={"least": 1})
     """Transitions in each learning batch."""
@@ -135,6 +202,9 @@ class Hyperparameters:
     """Frames for each update."""
     discount: float = field(default=0.99, metadata={"least": 0.0, "most": 1.0})
     """Discount factor of future rewards."""
+    n_step: int = field(default=1, metadata={"least": 1, "most": 100})
+    """Steps whose rewards a target adds up before it asks the target network for the rest; fewer where an episode
+    ends."""
     learning_rate: float = field(default=1e-4, metadata={"above": 0.0})
     """Adam's learning rate."""
     adam_eps: float = field(default=1e-8, metadata={"above": 0.0})
@@ -143,6 +213,14 @@ class Hyperparameters:
     """Units of each dense layer between the convolution and the heads; none for no such layer."""
     torso: str = field(default="standard", metadata={"choices": TORSOS})
     """Convolution of image observations: standard (MinAtar's: no padding, ReLU) or padded (CEQR-DQN's: PReLU)."""
+    init: str = field(default="orthogonal", metadata={"choices": ("orthogonal", "uniform")})
+    """How the weights below the heads begin: orthogonal, with offsets of 0 (the paper's), or uniform within
+    1 / sqrt(inputs), offsets too (PyTorch's), which tells vectors apart that are close to each other."""
+
+    @property
+    def torso_gain(self) -> float | None:
+        """Of a torso's initial weights; None for uniform ones."""
+        return ORTHOGONAL_GAIN if self.init == "orthogonal" else None
 
     def for_env(self, env: str) -> Self:
         """These hyperparameters with the defaults that depend on the environment."""
@@ -156,10 +234,20 @@ class Hyperparameters:
                 f"--batch-size {self.batch_size:,} is larger than --replay-size {self.replay_size:,}; "
                 "a batch is drawn from replay, so it must be at most as large."
             )
+        if self.n_step > self.replay_size:
+            raise UserError(
+                f"--n-step {self.n_step:,} is larger than --replay-size {self.replay_size:,}; "
+                "the steps of a target are read from replay, so it must be at most as large."
+            )
 
 
 def check_bounds(config: Any) -> None:
-    """Checks each field of a dataclass against its type and the bounds in its metadata."""
+    """Checks each field of a dataclass against its type and the bounds in its metadata.
+
+    Examples:
+        >>> from ceqr.agents.base import Hyperparameters, check_bounds
+        >>> check_bounds(Hyperparameters())
+    """
     for f in dataclasses.fields(config):
         value, option = getattr(config, f.name), "--" + f.name.replace("_", "-")
         if "choices" in f.metadata and value not in f.metadata["choices"]:
@@ -182,7 +270,20 @@ def check_bounds(config: Any) -> None:
 
 @dataclass(frozen=True)
 class Agent(abc.ABC):
-    """One algorithm for one kind of observation and number of actions."""
+    """One algorithm for one kind of observation and number of actions.
+
+    Examples:
+        Made of hyperparameters and of what there is to see and to do; what it learns is a state apart from it:
+
+        >>> import jax
+        >>> from ceqr.agents import agent_classes
+        >>> agent_class, hyperparameters = agent_classes("dqn")
+        >>> agent = agent_class(hyperparameters(hidden=(8,)), observation_shape=(4,), num_actions=2)
+        >>> state = agent.init(jax.random.key(0))
+        >>> actions, beliefs = agent.act_greedily(state, jax.numpy.zeros((5, 4)))
+        >>> actions.shape, beliefs.mean.shape
+        ((5,), (5, 2))
+    """
 
     hyper: Hyperparameters
     observation_shape: tuple[int, ...]
@@ -220,6 +321,10 @@ class Agent(abc.ABC):
         """The action that looks best after the agent's own doubt is subtracted; None if it has no such estimate."""
         return None if beliefs.epistemic is None else jnp.argmax(beliefs.mean - beliefs.epistemic)
 
+    def td_interval(self, outputs: Outputs) -> tuple[jax.Array, jax.Array] | None:
+        """Bounds that should contain 90 % of TD targets, quantile by quantile: [batch, A, N] each; None for most."""
+        return None
+
     def draw(self, key: jax.Array) -> Any:
         """What `explore` is given of chance: numbers drawn from the key, or the key itself."""
         return key
@@ -227,6 +332,10 @@ class Agent(abc.ABC):
     def init_memory(self, state: AgentState, key: jax.Array) -> Memory:
         """What the agent draws at an episode's start and keeps to its end."""
         return ()
+
+    def remember(self, memory: Memory, drawn: Any) -> Memory:
+        """The memory to explore a frame with, from the one before and what `draw` drew for it."""
+        return memory
 
     def init_frozen(self, params: Params, key: jax.Array) -> Any:
         """What stays as it was at the start: of the initial parameters, or drawn once."""
@@ -358,8 +467,10 @@ class Agent(abc.ABC):
 
     def _explore(self, state: AgentState, outputs: Outputs, memory: Memory, frames: jax.Array, draws: Draws) -> Choices:
         beliefs = self.beliefs_of(state, outputs)
+        if jax.tree.leaves(memory):
+            memory = jax.vmap(self.remember)(memory, draws.explore)
         actions = jax.vmap(self.explore)(outputs, beliefs, memory, frames, draws.explore)
-        return Choices(actions, beliefs, self.seen(outputs))
+        return Choices(actions, beliefs, self.seen(outputs), memory)
 
     def _successors(self, state: AgentState, batch: Batch) -> Successors:
         online = self.forward(state.params, state.frozen, batch.successor, None) if self.double else None
@@ -409,6 +520,12 @@ def pick(values: jax.Array, action: jax.Array) -> jax.Array:
 
     A chain of selections: on XLA's CPU backend the gradient of a gather is a slow scatter, and a sum over a one-hot
     mask is a slow reduction.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.agents.base import pick
+        >>> pick(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 0])).tolist()
+        [2.0, 3.0]
     """
     taken = values[:, 0]
     mask = action.reshape(-1, *[1] * (taken.ndim - 1))
@@ -417,8 +534,21 @@ def pick(values: jax.Array, action: jax.Array) -> jax.Array:
     return taken
 
 
+def discount_of_rest(batch: Batch, discount: float) -> Any:
+    """Of what follows on a transition, unless it has ended: discount^steps."""
+    return discount if batch.steps is None else discount**batch.steps
+
+
 def td_target(batch: Batch, discount: float, values: jax.Array) -> jax.Array:
-    """r + discount * (1 - terminated) * values, for values [batch, ...] of the successors."""
-    follows = discount * (1.0 - batch.terminated)
+    """r + discount^steps * (1 - terminated) * values, for values [batch, ...] of the successors.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from ceqr.agents.base import Batch, td_target
+        >>> batch = Batch(None, None, jnp.array([1.0, 1.0]), jnp.array([False, True]), None, None)
+        >>> td_target(batch, 0.5, jnp.array([10.0, 10.0])).tolist()  # nothing follows an episode's end
+        [6.0, 1.0]
+    """
+    follows = discount_of_rest(batch, discount) * (1.0 - batch.terminated)
     shape = (-1, *[1] * (values.ndim - 1))
     return batch.reward.reshape(shape) + follows.reshape(shape) * values

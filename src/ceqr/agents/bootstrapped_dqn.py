@@ -47,7 +47,7 @@ class BootstrappedDQN(Agent):
         # Of an image the heads share the convolution and nothing else. A vector has none: there they share all hidden
         # layers but the last.
         shared, own = ((), hidden) if len(self.observation_shape) == 3 else (hidden[:-1], hidden[-1:])
-        body = torso(torso_key, self.observation_shape, shared, self.hyper.torso)
+        body = torso(torso_key, self.observation_shape, shared, self.hyper.torso, self.hyper.torso_gain)
         return HeadsNetwork(body, Heads(heads_key, self.hyper.heads, body.features, own, self.num_actions))
 
     def init_frozen(self, params: HeadsNetwork, key: jax.Array) -> jax.Array:

@@ -22,6 +22,7 @@ from ceqr.agents.base import (
     Beliefs,
     Metrics,
     Successors,
+    discount_of_rest,
     pick,
 )
 from ceqr.agents.evidence import Evidence, Fourier, count, nothing_seen, refresh, to_phi
@@ -77,6 +78,8 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
     """Where doubt comes from: the network (learned, the paper's), or counts of what was played (conjugate)."""
     prior_scale: float = field(default=1.0, metadata={"above": 0.0})
     """With conjugate evidence: the standard deviation of a return of which nothing is known, in units of reward."""
+    double: bool = False
+    """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
 
     def check(self) -> None:
         super().check()
@@ -173,12 +176,16 @@ class CEQRDQN(ThompsonAgent):
     hyper: CEQRDQNHyperparameters
 
     @property
+    def double(self) -> bool:
+        return self.hyper.double
+
+    @property
     def _conjugate(self) -> bool:
         return self.hyper.evidence == "conjugate"
 
     def init_params(self, key: jax.Array) -> CEQRNetwork:
         torso_key, heads_key = jax.random.split(key)
-        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso, self.hyper.torso_gain)
         return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles, self._conjugate)
 
     def init_frozen(self, params: CEQRNetwork, key: jax.Array) -> Torso | Fourier | None:
@@ -211,6 +218,9 @@ class CEQRDQN(ThompsonAgent):
         # The noise of nu observations, of which the prior is the first; the others are the interval's.
         noise = inverse_nu * prior + (1 - inverse_nu) * (_width(outputs.evidence) / NORMAL_WIDTH) ** 2
         return inverse_nu * noise + prior * jax.nn.relu(outputs.doubt) ** 2
+
+    def td_interval(self, outputs: CEQROutputs) -> tuple[jax.Array, jax.Array]:
+        return _percentiles(outputs.evidence)
 
     def deviation(self, epistemic: jax.Array) -> jax.Array:
         if self._conjugate:
@@ -253,8 +263,7 @@ class CEQRDQN(ThompsonAgent):
     # What it learns.
 
     def _target(self, successors: Successors, batch: Batch) -> jax.Array:
-        following = successors.target.quantiles
-        return quantile_targets(following, following, batch, self.hyper.discount)
+        return quantile_targets(successors.target.quantiles, successors.chooser.quantiles, batch, self.hyper.discount)
 
     def loss(
         self, outputs: CEQROutputs, successors: Successors, batch: Batch, state: AgentState
@@ -292,6 +301,7 @@ class CEQRDQN(ThompsonAgent):
         """Teaches the doubt of what follows: that of the successor's most promising action, discounted."""
         variance = self._variance(following, evidence)
         best = jnp.argmax(following.quantiles.mean(-1) + jnp.sqrt(variance), axis=-1)
-        follows = self.hyper.discount * jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
+        discount = discount_of_rest(batch, self.hyper.discount)
+        follows = discount * jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
         error = pick(outputs.doubt, batch.action) - jnp.where(batch.terminated, 0.0, follows)
         return 0.5 * jnp.mean(error**2)

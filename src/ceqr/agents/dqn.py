@@ -35,7 +35,7 @@ class DQN(EpsilonGreedyAgent):
 
     def init_params(self, key: jax.Array) -> QNetwork:
         torso_key, head_key = jax.random.split(key)
-        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso, self.hyper.torso_gain)
         return QNetwork(body, Linear(head_key, body.features, self.num_actions))
 
     def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:

@@ -20,6 +20,7 @@ from ceqr.agents.base import (
     Memory,
     Metrics,
     Successors,
+    discount_of_rest,
     pick,
     td_target,
 )
@@ -92,7 +93,7 @@ class DUVN(Agent):
 
     def init_params(self, key: jax.Array) -> GaussianNetwork:
         torso_key, mean_key, std_key = jax.random.split(key, 3)
-        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso)
+        body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso, self.hyper.torso_gain)
         heads = (Linear(k, body.features, self.num_actions) for k in (mean_key, std_key))
         return GaussianNetwork(body, *heads)
 
@@ -119,7 +120,7 @@ class DUVN(Agent):
         following: Gaussian = successors.target.still
         best = jnp.argmax(following.mean, axis=-1)
         target_mean = td_target(batch, self.hyper.discount, pick(following.mean, best))
-        follows = self.hyper.discount * (1.0 - batch.terminated)
+        follows = discount_of_rest(batch, self.hyper.discount) * (1.0 - batch.terminated)
         # After termination nothing is uncertain; the floor, that of every prediction, keeps the divergence finite.
         target_std = jnp.maximum(follows * pick(following.std, best), self.hyper.min_std)
         mean, std = (pick(x, batch.action) for x in outputs.drawn)

@@ -38,11 +38,12 @@ class QuantileNetwork(eqx.Module):
         hidden: tuple[int, ...],
         kind: str,
         quantiles: int,
-        gain: float = ORTHOGONAL_GAIN,
+        gain: float | None = ORTHOGONAL_GAIN,
+        head_gain: float = ORTHOGONAL_GAIN,
     ) -> "QuantileNetwork":
         torso_key, head_key = jax.random.split(key)
         body = torso(torso_key, observation_shape, hidden, kind, gain)
-        return cls(body, Linear(head_key, body.features, num_actions * quantiles, gain), num_actions)
+        return cls(body, Linear(head_key, body.features, num_actions * quantiles, head_gain), num_actions)
 
     def __call__(self, observation: jax.Array) -> jax.Array:
         return self.head(self.torso(observation)).reshape(len(observation), self.num_actions, -1)
@@ -62,9 +63,8 @@ class QRDQN(EpsilonGreedyAgent):
 
     def init_params(self, key: jax.Array) -> QuantileNetwork:
         hyper = self.hyper
-        return QuantileNetwork.build(
-            key, self.observation_shape, self.num_actions, hyper.hidden, hyper.torso, hyper.quantiles
-        )
+        shape, gain = self.observation_shape, hyper.torso_gain
+        return QuantileNetwork.build(key, shape, self.num_actions, hyper.hidden, hyper.torso, hyper.quantiles, gain)
 
     def beliefs(self, outputs: jax.Array, state: AgentState) -> Beliefs:
         return Beliefs(outputs.mean(-1), aleatoric=outputs.std(-1), quantiles=outputs)

@@ -80,12 +80,13 @@ class UADQN(ThompsonAgent):
 
     def init_params(self, key: jax.Array) -> UANetwork:
         hyper = self.hyper
+        posterior = (hyper.posterior_gain, hyper.posterior_gain)  # of torso and head: they are priors, whatever --init
         one, first, second = (
             QuantileNetwork.build(
-                k, self.observation_shape, self.num_actions, hyper.hidden, hyper.torso, hyper.quantiles, gain
+                k, self.observation_shape, self.num_actions, hyper.hidden, hyper.torso, hyper.quantiles, *gains
             )
-            for k, gain in zip(
-                jax.random.split(key, 3), (ORTHOGONAL_GAIN, hyper.posterior_gain, hyper.posterior_gain), strict=True
+            for k, gains in zip(
+                jax.random.split(key, 3), ((hyper.torso_gain, ORTHOGONAL_GAIN), posterior, posterior), strict=True
             )
         )
         return UANetwork(one, (first, second))

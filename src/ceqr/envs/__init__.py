@@ -49,7 +49,22 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> None:
-    """Makes the environments of a family known by their names, to the command line too."""
+    """Makes the environments of a family known by their names, to the command line too.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> corridors = envs.Family(
+        ...     prefix="corridor",
+        ...     make="corridors:make",  # imported when the first one is made
+        ...     compiled=True,
+        ...     about="corridors of my own",
+        ...     names=("short", "long"),
+        ... )
+        >>> envs.register(corridors)
+        >>> envs.family("corridor/short").about
+        'corridors of my own'
+        >>> _ = envs.FAMILIES.pop("corridor")
+    """
     if family.prefix in FAMILIES:
         raise ValueError(f"There is already a family {family.prefix!r}.")
     FAMILIES[family.prefix] = family
@@ -90,10 +105,30 @@ register(
         knows="ceqr.envs.gymnax:knows",
     )
 )
+register(
+    Family(
+        prefix="maze",
+        make="ceqr.envs.maze:from_name",
+        compiled=True,
+        about="mazes in which the truth about returns is known",
+        names=("traps", "cliff"),
+        options=None,  # each of them has its own
+    )
+)
 
 
 def family(name: str) -> Family:
-    """The family that a name belongs to; ValueError, saying what was probably meant, if there is none."""
+    """The family that a name belongs to; ValueError, saying what was probably meant, if there is none.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> envs.family("minatar/breakout").about
+        "MinAtar's five games"
+        >>> envs.family("CartPole-v1")
+        Traceback (most recent call last):
+            ...
+        ValueError: Unknown environment 'CartPole-v1'; there is 'gymnasium/CartPole-v1' and 'gymnax/CartPole-v1'.
+    """
     prefix, slash, _ = name.partition("/")
     if slash and prefix in FAMILIES:
         return FAMILIES[prefix]
@@ -104,26 +139,56 @@ def family(name: str) -> Family:
 
 
 def make(name: str, **options: Any) -> Any:
-    """The environment of that name, with options of its family; ValueError or `MissingExtra` if it cannot be made."""
+    """The environment of that name, with options of its family; ValueError or `MissingExtra` if it cannot be made.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> env = envs.make("gymnasium/CartPole-v1")
+        >>> env.num_actions, env.observation_shape
+        (2, (4,))
+    """
     of, rest = family(name), name.partition("/")[2]
     of.check(rest, options)
-    return call(of.make, rest, **options)
+    made = call(of.make, rest, **options)
+    if is_compiled(made) != of.compiled:
+        what = "lacks" if is_compiled(made) else "has"
+        raise TypeError(f"The family {of.prefix} says compiled={of.compiled}, but what it makes {what} 'vector'.")
+    return made
 
 
 def modules(name: str) -> tuple[str, ...]:
-    """The modules that making an environment imports because its name says so: somebody's code, which then runs."""
+    """The modules that making an environment imports because its name says so: somebody's code, which then runs.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> envs.modules("gymnasium/my_package:Maze-v0"), envs.modules("gymnasium/CartPole-v1")
+        (('my_package',), ())
+    """
     prefix, slash, rest = name.partition("/")
     of = FAMILIES.get(prefix) if slash else None
     return () if of is None or of.modules is None else call(of.modules, rest)
 
 
 def is_compiled(env: Any) -> bool:
-    """Whether an environment is an `Environment`, pure functions that JAX compiles; otherwise the host plays it."""
+    """Whether an environment is an `Environment`, pure functions that JAX compiles; otherwise the host plays it.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> envs.is_compiled(envs.make("gymnasium/CartPole-v1"))
+        False
+    """
     return not hasattr(env, "vector")
 
 
 def observation_format(env: Any) -> "ObservationFormat":
-    """How an environment's observations become what a network reads."""
+    """How an environment's observations become what a network reads.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> form = envs.observation_format(envs.make("gymnasium/CartPole-v1"))
+        >>> form.network_shape
+        (4,)
+    """
     from ceqr.envs.observations import ObservationFormat
 
     told = getattr(env, "observations", None)
@@ -131,12 +196,24 @@ def observation_format(env: Any) -> "ObservationFormat":
 
 
 def first_action(env: Any) -> int:
-    """The number that an environment gives to its first action."""
+    """The number that an environment gives to its first action.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> envs.first_action(envs.make("gymnasium/CartPole-v1"))
+        0
+    """
     return getattr(env, "first_action", 0)
 
 
 def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
-    """Keyword arguments from "key=value" texts: Python literals, true, false, none, and plain words for the rest."""
+    """Keyword arguments from "key=value" texts: Python literals, true, false, none, and plain words for the rest.
+
+    Examples:
+        >>> from ceqr.envs import parse_kwargs
+        >>> parse_kwargs(["gravity=-9.8", "enable_wind=true", "render_mode=none"])
+        {'gravity': -9.8, 'enable_wind': True, 'render_mode': None}
+    """
     parsed: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -153,7 +230,15 @@ def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def import_module(name: str) -> None:
-    """Imports a module that the user named, also from the folder they are in; ValueError if it cannot be."""
+    """Imports a module that the user named, also from the folder they are in; ValueError if it cannot be.
+
+    Examples:
+        >>> from ceqr.envs import import_module
+        >>> import_module("no_such_module")
+        Traceback (most recent call last):
+            ...
+        ValueError: The module 'no_such_module' cannot be imported: No module named 'no_such_module'.
+    """
     here = os.getcwd()
     added = here not in sys.path
     if added:

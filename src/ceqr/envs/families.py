@@ -12,12 +12,23 @@ Function = str | Callable[..., Any]  # "module:function" is imported when it is 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a family's environments; values have the type of the default."""
+    """An option of a family's environments; values have the type of the default.
+
+    Examples:
+        >>> from ceqr.envs import Option
+        >>> slip = Option(0.1, "how often a step goes astray", least=0.0)
+        >>> slip.check("slip", 0.25)
+        >>> slip.check("slip", -1.0)
+        Traceback (most recent call last):
+            ...
+        ValueError: slip must be at least 0.0, not -1.0.
+    """
 
     default: Any
     help: str = ""
     choices: tuple[Any, ...] = ()
     least: float | None = None
+    most: float | None = None
 
     def check(self, name: str, value: Any) -> None:
         """Raises ValueError in one sentence for a value that cannot be."""
@@ -28,11 +39,28 @@ class Option:
             raise ValueError(nearest(name, str(value), map(str, self.choices)))
         if self.least is not None and not value >= self.least:
             raise ValueError(f"{name} must be at least {self.least}, not {value}.")
+        if self.most is not None and not value <= self.most:
+            raise ValueError(f"{name} must be at most {self.most}, not {value}.")
 
 
 @dataclass(frozen=True)
 class Family:
-    """Environments whose names begin with one prefix."""
+    """Environments whose names begin with one prefix.
+
+    Examples:
+        >>> from ceqr.envs import Family, Option
+        >>> mazes = Family(
+        ...     prefix="maze",
+        ...     make="my_mazes:make",
+        ...     compiled=True,
+        ...     about="mazes of my own",
+        ...     names=("small", "large"),
+        ...     options={"slip": Option(0.1, "how often a step goes astray", least=0.0)},
+        ... )
+        >>> mazes.full_names
+        ('maze/small', 'maze/large')
+        >>> mazes.check("small", {"slip": 0.2})
+    """
 
     prefix: str
     """What stands before the slash of a name."""
@@ -66,17 +94,27 @@ class Family:
         """Raises ValueError in one sentence if there is no such name or option."""
         if self.names and name not in self.names:
             raise ValueError(nearest("environment", f"{self.prefix}/{name}", self.full_names))
-        if self.options is None:
-            return
-        for key, value in options.items():
-            if key not in self.options:
-                has = ", ".join(f"{k} ({o.help})" if o.help else k for k, o in self.options.items())
-                raise ValueError(f"{self.prefix}/{name} has no option {key!r}; it has {has or 'none'}.")
-            self.options[key].check(key, value)
+        if self.options is not None:
+            check_options(f"{self.prefix}/{name}", options, self.options)
+
+
+def check_options(name: str, options: Mapping[str, Any], known: Mapping[str, Option]) -> None:
+    """Raises ValueError in one sentence for the first option of an environment that there is not, or not so."""
+    for key, value in options.items():
+        if key not in known:
+            has = ", ".join(f"{k} ({o.help})" if o.help else k for k, o in known.items())
+            raise ValueError(f"{name} has no option {key!r}; it has {has or 'none'}.")
+        known[key].check(key, value)
 
 
 def call(function: Function, *args: Any, **kwargs: Any) -> Any:
-    """Calls what "module:function" names, or the function itself."""
+    """Calls what "module:function" names, or the function itself.
+
+    Examples:
+        >>> from ceqr.envs.families import call
+        >>> call("math:sqrt", 9.0)
+        3.0
+    """
     if not isinstance(function, str):
         return function(*args, **kwargs)
     module, _, attribute = function.partition(":")

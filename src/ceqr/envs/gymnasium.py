@@ -25,7 +25,16 @@ from ceqr.envs.observations import ObservationFormat
 
 @dataclass(frozen=True)
 class HostEnvironment:
-    """What is known of a Gymnasium environment without playing it, and how to make one."""
+    """What is known of a Gymnasium environment without playing it, and how to make one.
+
+    Examples:
+        >>> from ceqr import envs
+        >>> env = envs.make("gymnasium/CartPole-v1")
+        >>> lanes = env.vector(3)  # three of them, side by side
+        >>> lanes.reset([0, 1, 2]).shape
+        (3, 4)
+        >>> lanes.close()
+    """
 
     name: str
     observations: ObservationFormat
@@ -87,6 +96,10 @@ class Lanes:
             observation = successor.copy()
             observation[ended] = self._env.observations.encode(following[ended])
         return TimeStep(observation, successor, reward, terminated, truncated)
+
+    def render(self) -> np.ndarray:
+        """What every lane shows of itself, [lanes, height, width, 3], if made with render_mode="rgb_array"."""
+        return np.stack([np.asarray(lane.render(), np.uint8) for lane in self._lanes])
 
     def close(self) -> None:
         if self._env.owned:

@@ -92,18 +92,42 @@ def _breakout_start(key: jax.Array) -> Outcomes:
 
 
 class _Facts(NamedTuple):
-    channels: int
+    channels: tuple[str, ...]  # what each of them shows, in the original's words
     actions: tuple[int, ...]  # the minimal action set, in the original's numbering of six
     chance: Callable[[Fields, jax.Array], Outcomes] = _no_chance
     start: Callable[[jax.Array], Outcomes] | None = None  # None: every episode starts alike
 
 
+ACTION_NAMES = ("stay", "left", "up", "right", "down", "fire")  # of the original's six
+
 _FACTS = {
-    "asterix": _Facts(4, (0, 1, 2, 3, 4), _asterix_chance),
-    "breakout": _Facts(4, (0, 1, 3), start=_breakout_start),
-    "freeway": _Facts(7, (0, 2, 4), _freeway_chance, start=lambda key: _freeway_chance({}, key)),
-    "seaquest": _Facts(10, (0, 1, 2, 3, 4, 5), _seaquest_chance),
-    "space_invaders": _Facts(6, (0, 1, 3, 5)),
+    "asterix": _Facts(("player", "enemy", "trail", "gold"), (0, 1, 2, 3, 4), _asterix_chance),
+    "breakout": _Facts(("paddle", "ball", "trail", "brick"), (0, 1, 3), start=_breakout_start),
+    "freeway": _Facts(
+        ("chicken", "car", *(f"speed {n}" for n in range(1, 6))),
+        (0, 2, 4),
+        _freeway_chance,
+        start=lambda key: _freeway_chance({}, key),
+    ),
+    "seaquest": _Facts(
+        (
+            "submarine",
+            "stern",
+            "own bullet",
+            "trail",
+            "enemy bullet",
+            "fish",
+            "enemy submarine",
+            "oxygen",
+            "divers aboard",
+            "diver",
+        ),
+        (0, 1, 2, 3, 4, 5),
+        _seaquest_chance,
+    ),
+    "space_invaders": _Facts(
+        ("cannon", "alien", "moving left", "moving right", "own bullet", "enemy bullet"), (0, 1, 3, 5)
+    ),
 }
 
 
@@ -298,11 +322,20 @@ class MinAtar:
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        return (10, 10, _FACTS[self.game].channels)
+        return (10, 10, len(self.channel_names))
 
     @property
     def observation_dtype(self) -> Any:
         return np.dtype(bool)
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """What each channel of an observation shows."""
+        return _FACTS[self.game].channels
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        return tuple(ACTION_NAMES[action] for action in _FACTS[self.game].actions)
 
     def reset(self, key: jax.Array) -> tuple[State, jax.Array]:
         key, seed_key = jax.random.split(key)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ceqr.envs import modules
 from ceqr.errors import UserError
 from ceqr.experiments import sweep as sweeps
 from ceqr.experiments.directory import DONE, SweepDirectory, check_grown
@@ -51,8 +52,8 @@ def sweep(args: "SweepArgs", options: Mapping[str, str]) -> int:
             engine.close()
 
 
-def _declaration(args: "SweepArgs", options: Mapping[str, str]) -> tuple[Declaration, tuple[str, ...] | None, Path]:
-    """What is declared by a file and by flags, whose modules may be imported (None: all), and where it belongs."""
+def _declaration(args: "SweepArgs", options: Mapping[str, str]) -> tuple[Declaration, tuple[str, ...], Path]:
+    """What is declared by a file and by flags, which modules may be imported for it, and where it belongs."""
     given: Declaration = {}
     for name in ("agents", "envs", *WHOLE):
         if getattr(args, name) is not None:
@@ -77,10 +78,12 @@ def _declaration(args: "SweepArgs", options: Mapping[str, str]) -> tuple[Declara
         out = Path("sweeps", re.sub(r"[^\w.-]+", "-", "-".join((*whole["envs"], *whole["agents"])))[:80])
     else:
         out = path.parent if path.name == "sweep.toml" else Path("sweeps", path.stem)
-    return whole, None if "envs" in given else args.imports, args.out or out
+    # Who names an environment on the command line has named its module; a file's arms may play others yet.
+    said = [module for env in whole["envs"] for module in modules(env)] if "envs" in given else []
+    return whole, (*args.imports, *said), args.out or out
 
 
-def _what(declared: Declaration, trusted: tuple[str, ...] | None) -> Sequence[Any]:
+def _what(declared: Declaration, trusted: tuple[str, ...]) -> Sequence[Any]:
     """The runs of a sweep; of a search, its kinds, since it has yet to choose."""
     return sweeps.kinds(declared, trusted) if "search" in declared else sweeps.expand(declared, trusted)
 

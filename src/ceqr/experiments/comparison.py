@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ceqr import envs
 from ceqr.agents import AGENTS
 from ceqr.config import RunConfig
 from ceqr.experiments.tables import RunRecord, SeedRecord
@@ -152,12 +151,9 @@ def _apart(entries: dict[Setting, Any]) -> list[str]:
 
 
 def setting_of(config: RunConfig[Any], frames: int, across_capacity: bool = False) -> Setting:
-    family, _, _ = config.env.partition("/")
-    of = envs.FAMILIES.get(family)
-    has_protocol = of is not None and "protocol" in (of.options or ())
     return Setting(
-        family=family,
-        protocol=config.protocol if has_protocol else "",
+        family=config.env.partition("/")[0],
+        protocol=config.rules,
         env_kwargs=tuple(sorted(config.env_kwargs)),
         max_episode_frames=config.max_episode_frames,
         frames=frames,

@@ -14,10 +14,10 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ceqr.config import GIB, machine_memory
 from ceqr.errors import UserError
 from ceqr.experiments.sweep import RunSpec
 from ceqr.experiments.worker import Outcome, Task
+from ceqr.memory import GIB, machine_memory
 
 SPARED = 0.85  # share of the machine's memory that runs may take
 LIVING = 5.0  # seconds for idle workers to end by themselves

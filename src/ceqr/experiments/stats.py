@@ -21,7 +21,15 @@ BLOCK = 2**22  # numbers that a block of resamples may hold
 
 
 class Interval(NamedTuple):
-    """A value, and the bounds that its interval of confidence has; NaN where there are too few runs for one."""
+    """A value, and the bounds that its interval of confidence has; NaN where there are too few runs for one.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import mean_interval
+        >>> interval = mean_interval(np.array([1.0, 2.0, 3.0]))
+        >>> bool(interval.low < interval.value < interval.high)
+        True
+    """
 
     value: np.ndarray
     low: np.ndarray
@@ -36,6 +44,13 @@ def mean_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> Interva
 
     NaN stands for a value that is not there: it makes the mean NaN, so that no mean is over other seeds than its
     neighbours are.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import mean_interval
+        >>> value, low, high = mean_interval(np.array([10.0, 12.0, 14.0]))  # the scores of three seeds
+        >>> float(value), round(float(low), 2), round(float(high), 2)
+        (12.0, 7.03, 16.97)
     """
     values = np.asarray(values, np.float64)
     if not len(values):
@@ -53,7 +68,14 @@ def _student(degrees: int, confidence: float) -> float:
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the last `window` values, of all so far where there are fewer."""
+    """The mean of the last `window` values, of all so far where there are fewer.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import running_mean
+        >>> running_mean(np.array([1.0, 3.0, 5.0, 7.0]), window=2).tolist()
+        [1.0, 2.0, 4.0, 6.0]
+    """
     if window < 1:
         raise ValueError(f"The window must be at least 1, not {window}.")
     values = np.asarray(values, np.float64)
@@ -64,7 +86,14 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def second_order_running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The running mean of the running mean: what the paper's Figure 3 shows."""
+    """The running mean of the running mean: what the paper's Figure 3 shows.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import second_order_running_mean
+        >>> second_order_running_mean(np.array([1.0, 3.0, 5.0, 7.0]), window=2).tolist()
+        [1.0, 1.5, 3.0, 5.0]
+    """
     return running_mean(running_mean(values, window), window)
 
 
@@ -72,19 +101,40 @@ def second_order_running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def normalise(scores: np.ndarray, random: float, reference: float) -> np.ndarray:
-    """Scores on the scale where random play is 0 and the reference is 1."""
+    """Scores on the scale where random play is 0 and the reference is 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import normalise
+        >>> normalise(np.array([0.5, 5.5, 10.5]), random=0.5, reference=10.5).tolist()
+        [0.0, 0.5, 1.0]
+    """
     if not np.isfinite(random) or not np.isfinite(reference) or random == reference:
         raise ValueError(f"Random play ({random}) and the reference ({reference}) must be two different numbers.")
     return (np.asarray(scores, np.float64) - random) / (reference - random)
 
 
 def mean(scores: Scores) -> np.ndarray:
-    """The mean over games of the mean over runs."""
+    """The mean over games of the mean over runs.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import mean
+        >>> float(mean([np.array([0.0, 1.0]), np.array([2.0, 2.0, 2.0])]))  # games count alike, whatever their runs
+        1.25
+    """
     return np.mean([game.mean(-1) for game in scores], axis=0)
 
 
 def median(scores: Scores) -> np.ndarray:
-    """The median over games of the mean over runs."""
+    """The median over games of the mean over runs.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import median
+        >>> float(median([np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([90.0, 110.0])]))
+        2.0
+    """
     return np.median([game.mean(-1) for game in scores], axis=0)
 
 
@@ -92,6 +142,12 @@ def interquartile_mean(scores: Scores) -> np.ndarray:
     """The mean of all runs of all games without the lowest and the highest quarter (rounded down, as SciPy does).
 
     All runs count alike, so a game with more runs has more weight.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import interquartile_mean
+        >>> float(interquartile_mean([np.array([-50.0, 1.0]), np.array([3.0, 900.0])]))
+        2.0
     """
     pooled = np.concatenate(scores, axis=-1)
     number = pooled.shape[-1]
@@ -101,7 +157,14 @@ def interquartile_mean(scores: Scores) -> np.ndarray:
 
 
 def optimality_gap(scores: Scores, goal: float = 1.0) -> np.ndarray:
-    """By how much runs fall short of the goal on average; what is above it makes up for nothing."""
+    """By how much runs fall short of the goal on average; what is above it makes up for nothing.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import optimality_gap
+        >>> float(optimality_gap([np.array([0.5, 3.0])]))  # one run lacks a half, one lacks nothing
+        0.25
+    """
     return goal - mean([np.minimum(game, goal) for game in scores])
 
 
@@ -109,6 +172,12 @@ def probability_of_improvement(better: Scores, than: Scores) -> np.ndarray:
     """How probable it is that a run of the one scores higher than a run of the other, averaged over games.
 
     Equal scores count a half: per game this is the statistic of Mann and Whitney, divided by the number of pairs.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import probability_of_improvement
+        >>> float(probability_of_improvement([np.array([2.0, 4.0])], [np.array([1.0, 3.0])]))  # in 3 of 4 pairs
+        0.75
     """
     if len(better) != len(than):
         raise ValueError(f"Both need the same games; one has {len(better)}, the other {len(than)}.")
@@ -120,7 +189,14 @@ def probability_of_improvement(better: Scores, than: Scores) -> np.ndarray:
 
 
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
-    """[..., thresholds]: the share of runs that score above each threshold, averaged over games."""
+    """[..., thresholds]: the share of runs that score above each threshold, averaged over games.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import performance_profile
+        >>> performance_profile([np.array([0.2, 0.4, 0.6, 0.8])], np.array([0.0, 0.5, 1.0])).tolist()
+        [1.0, 0.5, 0.0]
+    """
     shares = []
     for game in scores:
         ordered = np.sort(game, axis=-1)
@@ -147,6 +223,14 @@ def bootstrap(
         seed: Of the draws.
 
     The bounds are NaN where some game has one run alone: it would always draw itself, and look certain.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ceqr.experiments.stats import bootstrap, interquartile_mean
+        >>> scores = [np.array([0.8, 1.0, 1.2]), np.array([0.1, 0.2, 0.4])]  # two games, three runs each
+        >>> value, low, high = bootstrap(interquartile_mean, scores, resamples=200)
+        >>> bool(low < value < high)
+        True
     """
     value = np.asarray(statistic(*samples), np.float64)
     if any(game.shape[-1] < 2 for scores in samples for game in scores):

@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from ceqr import envs
 from ceqr.agents import AGENTS, agent_classes
-from ceqr.agents.base import LARGEST, Hyperparameters
+from ceqr.agents.base import LARGEST
 from ceqr.config import RunConfig, default_config, of_type, require_trust
 from ceqr.errors import UserError, nearest
 
@@ -244,7 +244,7 @@ def kinds(declared: Declaration, trusted: Collection[str] | None = None) -> list
                 raise UserError(f"{name} is a range, which can only be searched: give --search.")
         for env, agent in itertools.product(merged["envs"], merged["agents"]):
             if trusted is not None:
-                require_trust(RunConfig(Hyperparameters(), env=env), trusted, "The sweep")
+                require_trust(env, trusted, "The sweep")
             known = {k: v for k, v in options.items() if k in _types([agent])}
             open_ = {k: v for k, v in known.items() if isinstance(v, Range) or len(v) > 1}
             space = open_ if searched else {}
@@ -307,7 +307,8 @@ def cores_for(config: RunConfig[Any]) -> int:
 
 def memory_of(config: RunConfig[Any]) -> int:
     """Bytes that a run takes, about: what it keeps, and what a process of ours takes without."""
-    from ceqr.config import GIB, training_memory
+    from ceqr.config import training_memory
+    from ceqr.memory import GIB
 
     agent_class, _ = agent_classes(config.agent)
     env = config.make_env()

@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from ceqr.conformal import Rarity, least_needed
 from ceqr.losses import FLOOR, VARIANTS
+from ceqr.memory import GIB, free_memory
 from ceqr.networks import phi_size, projection
 from ceqr.progress import Progress
 from ceqr.regression import conformal, evidence, network
@@ -400,12 +401,12 @@ class EvidentialQuantileRegressor(RegressorMixin, BaseEstimator):
         """Refuses, before any of it is taken, a network of so many inputs that does not fit into memory."""
         hidden = tuple(map(int, self.hidden))
         batch = automatic_batch_size(sys.maxsize) if self.batch_size == "auto" else int(self.batch_size)
-        needed, free = network.training_bytes(inputs, hidden, self._objective().outputs, batch), network.free_bytes()
-        if needed > free:
+        needed, free = network.training_bytes(inputs, hidden, self._objective().outputs, batch), free_memory()
+        if free is not None and needed > free:
             units = " and ".join(f"{each:,}" for each in hidden)
             raise ValueError(
-                f"Hidden layers of {units} units need about {needed / 2**30:,.1f} GiB of memory for {inputs:,} inputs, "
-                f"but {free / 2**30:,.1f} GiB are free; take fewer units."
+                f"Hidden layers of {units} units need about {needed / GIB:,.1f} GiB of memory for {inputs:,} inputs, "
+                f"but {free / GIB:,.1f} GiB are free; take fewer units."
             )
 
     def _objective(self) -> network.Objective:

@@ -4,10 +4,7 @@ A network is a plain dictionary of arrays. Its forward pass serves JAX in traini
 prediction (float64, nothing to compile, and the same digits however the rows are batched).
 """
 
-import os
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -90,18 +87,6 @@ def training_bytes(inputs: int, hidden: tuple[int, ...], outputs: int, batch: in
     sizes = (inputs, *hidden, outputs)
     parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
     return PARAMETER_BYTES * parameters + UNIT_BYTES * batch * sum(hidden) + evidence.projection_bytes(sizes[-2])
-
-
-def free_bytes() -> int:
-    """Memory that is free, or can be freed; all of the machine's, or no limit, where it does not tell."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 2**10
-    if hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return sys.maxsize
 
 
 def features(parameters: Parameters, x: AnyArray, activation: str) -> AnyArray:

@@ -1,8 +1,8 @@
 """The player of compiled environments: many ticks, environment and all, in one program.
 
 Host and device meet only between chunks. On a CPU each seed is a group of its own and as many groups run at once as
-there are cores, each on one: a single seed's products are too small to keep several busy. On an accelerator all seeds
-are one group, in one program.
+there are cores, each on one: a single seed's products are mostly too small to keep several busy. On an accelerator all
+seeds are one group, in one program.
 """
 
 import time
@@ -58,19 +58,22 @@ class CompiledPlayer(Player):
         """Compiles both programs, so that nothing has to wait for them later."""
         if self._programs:
             return
-        one_thread = self._at_once > 1 or cores() == 1
 
         def compile_both() -> dict[bool, Any]:
             group = jax.eval_shape(self.init_group, jnp.zeros(self._group_size, jnp.int32))
             zero = jnp.int32(0)
             return {
-                learning: jit(partial(self.chunk, learning=learning), one_thread=one_thread, donate_argnums=0)
+                learning: jit(partial(self.chunk, learning=learning), one_thread=self.one_thread, donate_argnums=0)
                 .lower(group, zero, zero)
                 .compile()
                 for learning in (False, True)
             }
 
-        self._programs = kept(("chunk", *self.program_key, self._group_size, one_thread), compile_both)
+        self._programs = kept(("chunk", *self.program_key, self._group_size, self.one_thread), compile_both)
+
+    @property
+    def one_thread(self) -> bool:
+        return super().one_thread or self._at_once > 1 or cores() == 1
 
     @property
     def program_key(self) -> tuple[Hashable, ...]:

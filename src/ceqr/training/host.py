@@ -25,7 +25,7 @@ from ceqr.runs import EpisodeRow
 from ceqr.streams import Stream, stream
 from ceqr.training.loop import Chance, Choice, Finished, Loop, LoopState
 from ceqr.training.packing import Packing
-from ceqr.training.players import CHUNK_SECONDS, EnvironmentFailed, Player, is_small
+from ceqr.training.players import CHUNK_SECONDS, EnvironmentFailed, Player
 
 DRAWN_AHEAD = 256  # ticks for which random numbers are drawn at once: one by one they would take longer than acting
 
@@ -57,9 +57,8 @@ class HostPlayer(Player):
         self._chance_packing = Packing(jax.eval_shape(self._draw_ahead, group.key, 0))
         self._finished_packing = Packing(jax.eval_shape(self._absorb_nothing, group, choice))
         # What was learned is given away only where it is handed back.
-        one_thread = is_small(loop.agent)
-        self._tick = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=(0, 2))
-        self._tick_without = jit(self._packed_tick, one_thread=one_thread, static_argnums=6, donate_argnums=2)
+        self._tick = jit(self._packed_tick, one_thread=self.one_thread, static_argnums=6, donate_argnums=(0, 2))
+        self._tick_without = jit(self._packed_tick, one_thread=self.one_thread, static_argnums=6, donate_argnums=2)
         self._draw = jit(self._packed_draw)
         self._begin = jit(jax.vmap(loop.begin), donate_argnums=0)
         self._renew = jit(self._packed_choice, static_argnums=2, donate_argnums=0)

@@ -50,6 +50,7 @@ class Choice(NamedTuple):
     value: jax.Array  # float32: of the best action
     uncertainty: dict[str, jax.Array]  # of the chosen action, those that the agent estimates
     seen: Any  # what the agent counts of the observation
+    memory: Memory  # with which the episode goes on
 
 
 class Episode(NamedTuple):
@@ -129,8 +130,16 @@ class Loop:
 
     @property
     def replay(self) -> LaneReplay:
-        hyper, shape = self.agent.hyper, self.agent.observation_shape
-        return LaneReplay(hyper.replay_size, hyper.batch_size, shape, self.observation_dtype, self.lanes)
+        hyper, agent = self.agent.hyper, self.agent
+        return LaneReplay(
+            hyper.replay_size,
+            hyper.batch_size,
+            agent.observation_shape,
+            self.observation_dtype,
+            self.lanes,
+            hyper.n_step,
+            hyper.discount,
+        )
 
     @property
     def most_updates(self) -> int:
@@ -181,9 +190,11 @@ class Loop:
         frames, draws = jnp.zeros(self.lanes, jnp.int32), self.chance(jax.random.key(0), jnp.int32(0)).act
         one = jax.tree.map(lambda x: x[0], batch)
         inputs = (agent, memory, observation, one, frames, draws)
-        (_, beliefs, _), _, metrics = jax.eval_shape(self.agent.act_and_learn, *inputs)
+        choices, _, metrics = jax.eval_shape(self.agent.act_and_learn, *inputs)
         zero, nothing = jnp.int32(0), Sum(jnp.float32(0), jnp.float32(0))
-        return Tally(zero, zero, dict.fromkeys(_uncertainties(beliefs), nothing), dict.fromkeys(metrics, nothing))
+        return Tally(
+            zero, zero, dict.fromkeys(_uncertainties(choices.beliefs), nothing), dict.fromkeys(metrics, nothing)
+        )
 
     def chance(self, key: jax.Array, frame: jax.Array) -> Chance:
         """What is drawn for the tick that starts at that frame."""
@@ -287,7 +298,7 @@ class Loop:
         return LoopState(
             key=state.key,
             agent=state.agent._replace(statistics=statistics),
-            memory=_where(ended, self._new_memory(state.agent, chance.memory), state.memory),
+            memory=_where(ended, self._new_memory(state.agent, chance.memory), choice.memory),
             env=state.env,
             observation=after.observation,
             replay=replay,
@@ -298,7 +309,7 @@ class Loop:
         ), finished
 
     def _choice(self, chosen: Choices) -> Choice:
-        action, beliefs, seen = chosen
+        action, beliefs, seen, memory = chosen
         greedy = jax.vmap(self.agent.greedy)(beliefs)
         least = jax.vmap(self.agent.least_uncertain)(beliefs)
         return Choice(
@@ -311,6 +322,7 @@ class Loop:
                 for name, each in _uncertainties(beliefs).items()
             },
             seen=seen,
+            memory=memory,
         )
 
 

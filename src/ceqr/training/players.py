@@ -78,6 +78,11 @@ class Player(abc.ABC):
 
     # What they share.
 
+    @property
+    def one_thread(self) -> bool:
+        """Whether products have one thread. How many they have orders sums, and so decides bits."""
+        return is_small(self.loop.agent)
+
     def start(self, agent: AgentState | None = None) -> None:
         """States before the first frame, of agents that have learned nothing or of the one given."""
         self.groups = [

@@ -19,9 +19,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from ceqr.config import RunConfig
@@ -31,30 +30,12 @@ from ceqr.provenance import provenance
 from ceqr.runs import EPISODE_COLUMNS, FORMAT, METRIC_COLUMNS, RECENT_EPISODES, EpisodeRow, read_episodes
 from ceqr.training.checkpoint import storing
 
-if TYPE_CHECKING:
-    from ceqr.training.loop import Finished
-
 TIMING_COLUMNS = ("started", "frame", "seconds", "frames_per_second")
 LOCK = ".lock"
 
 
 class InUse(UserError):
     """Another process holds the run."""
-
-
-def episode_rows(finished: "Finished", seeds: Sequence[int], start: int) -> list[EpisodeRow]:
-    """The episodes that ended, by frame and then by seed; `finished` is [frames, seeds], from frame `start` on."""
-    return [
-        EpisodeRow(
-            seed=seeds[s],
-            frame=start + f + 1,
-            total=float(finished.total[f, s]),
-            length=int(finished.length[f, s]),
-            nongreedy=float(finished.nongreedy[f, s]),
-            least_uncertain=float(finished.least_uncertain[f, s]),
-        )
-        for f, s in np.argwhere(finished.ended)
-    ]
 
 
 class EpisodeStatistics:

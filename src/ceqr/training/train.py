@@ -75,7 +75,7 @@ def resume(path: Path, frames: int | None = None, quiet: bool = False, imports: 
         raise UserError(
             f"--frames {frames:,} is less than the run's own {config.frames:,}; a run can only be extended."
         )
-    require_trust(config, imports, str(path))
+    require_trust(config.env, imports, path)
     extended = dataclasses.replace(config, frames=frames or config.frames)
     extended.check()
     require_extras(extended)

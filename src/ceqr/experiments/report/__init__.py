@@ -1,9 +1,9 @@
 """`ceqr report`: many runs in; figures, tables and one page out.
 
 results    numbers: scores, aggregates, notes          (from ceqr.experiments.tables, comparison and stats)
-figures    what is drawn                               svg: for the page, picture: for papers (PNG, SVG)
+figures    what is drawn, as panels                    svg: for the page, picture: for papers (PNG, SVG)
 rows       what is tabulated                           CSV and page
-page       the page itself, with page.html, page.css and page.js
+page       the page itself, with page.html, page.css and page.js; parts.html is what `ceqr diagnose` uses, too
 """
 
 import shutil
@@ -68,7 +68,8 @@ def write(
 ) -> Report:
     """Writes a report of runs into a folder that is there and empty."""
     from ceqr.experiments.report import page, picture, rows
-    from ceqr.experiments.report.figures import Figure, published_figure, slug, suite_figures
+    from ceqr.experiments.report.figures import published_figure, slug, suite_figures
+    from ceqr.experiments.report.panels import Figure
     from ceqr.experiments.report.results import compute
 
     results = compute(records, compare(records, across_capacity), scales or {}, resamples)

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from ceqr.experiments.report.figures import EstimatePanel, Figure, LinePanel, Panel
+from ceqr.experiments.report.panels import EstimatePanel, Figure, LinePanel, Panel
 from ceqr.experiments.report.style import COLOURS, DASHES, style_of
 
 WIDTH, HEIGHT, COLUMNS = 4.2, 3.1, 3  # inches of a panel; panels in a row

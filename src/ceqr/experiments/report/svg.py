@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ceqr.experiments.report.figures import EstimatePanel, Line, LinePanel, Panel
+from ceqr.experiments.report.panels import EstimatePanel, Line, LinePanel, Panel
 from ceqr.experiments.report.style import style_of
 
 WIDTH, HEIGHT = 440, 290
@@ -131,7 +131,8 @@ def _lines(panel: LinePanel) -> str:
         look = f"{style_class(line.style)}{' single' if line.single else ''}"
         parts.append(f'<path class="line {look}" d="{_path(across(line.x), up(line.y))}"/>')
         if line.marked:
-            dots = zip(across(line.x), up(line.y), strict=True)
+            known = np.isfinite(line.y)
+            dots = zip(across(line.x[known]), up(line.y[known]), strict=True)
             parts += [f'<circle class="dot {look}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in dots]
     parts.append(_rule("axis", LEFT, bottom, right, bottom))
     parts.append(_text("label", (LEFT + right) / 2, HEIGHT - 8, panel.x_label))
@@ -204,7 +205,7 @@ def table_points(panel: LinePanel, number: int = 10) -> Sequence[int]:
 
 def _estimates(panel: EstimatePanel) -> str:
     numbers = np.array([each for row in panel.rows for each in map(float, row.interval)])
-    shown = np.concatenate([numbers[np.isfinite(numbers)], [0.0, 1.0] if panel.mark is not None else [0.0]])
+    shown = np.concatenate([numbers[np.isfinite(numbers)], [0.0, 1.0, panel.mark] if panel.mark is not None else [0.0]])
     low, high = float(shown.min()), float(shown.max())
     margin = 0.04 * (high - low) or 1.0
     low, high = low - (margin if low < 0 else 0), high + (0 if panel.mark is not None else margin)
