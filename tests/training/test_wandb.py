@@ -3,6 +3,7 @@
 import csv
 import json
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +25,23 @@ def _records(path: Path) -> Iterator[Any]:
             at += BLOCK - at % BLOCK
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
+        if at + HEADER + length > len(data):  # not yet written to its end
+            return
         parts += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (1, 4):  # whole, or the last part
             yield pb.Record.FromString(parts)
             parts = b""
+
+
+def _whole(path: Path, seconds: float = 60) -> list[Any]:
+    """All records of a sitting. W&B's service says that a run has ended before it has written the last of them."""
+    until = time.monotonic() + seconds
+    while True:
+        records = list(_records(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in records) or time.monotonic() > until:
+            return records
+        time.sleep(0.1)
 
 
 @pytest.mark.filterwarnings("default")  # W&B's own
@@ -41,8 +54,8 @@ def test_a_run_goes_on_under_one_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     groups = set()
-    for path in sorted(run.glob("wandb/offline-run-*/*.wandb")):
-        for record in _records(path):
+    for path in sorted(run.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.parent.name):
+        for record in _whole(path):
             if record.WhichOneof("record_type") == "run":
                 groups.add((record.run.project, record.run.run_group))
             elif record.WhichOneof("record_type") == "history":
