@@ -67,6 +67,12 @@ def sb3_vector_runner(config: RunConfig[Any]) -> Callable[[int], None]:
 
 
 def sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
+    """sb3-contrib's QR-DQN in a game of MinAtar, with our settings."""
+    return _learner(sb3_minatar(config, learning_starts=CHUNK_FRAMES))
+
+
+def sb3_minatar(config: RunConfig[Any], **settings: Any) -> Any:
+    """The model behind it, with our network, and with our settings where no others are given."""
     import gymnasium
     import torch
     from minatar import Environment
@@ -79,7 +85,8 @@ def sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
         """The original MinAtar, channels first as PyTorch has them."""
 
         def __init__(self) -> None:
-            self.game = Environment(config.env.rpartition("/")[2], sticky_action_prob=0.0)
+            sticky = 0.1 if config.protocol == "standard" else 0.0
+            self.game = Environment(config.env.rpartition("/")[2], sticky_action_prob=sticky)
             self.actions = self.game.minimal_action_set()
             height, width, channels = self.game.state_shape()
             self.observation_space = gymnasium.spaces.Box(0, 1, (channels, height, width), np.uint8)
@@ -114,27 +121,23 @@ def sb3_runner(config: RunConfig[Any]) -> Callable[[int], None]:
         def forward(self, observation: Any) -> Any:
             return self.layers(observation.float())
 
-    model = QRDQN(
-        "CnnPolicy",
-        Game(),
-        learning_rate=hyper.learning_rate,
-        buffer_size=hyper.replay_size,
-        learning_starts=CHUNK_FRAMES,
-        batch_size=hyper.batch_size,
-        gamma=hyper.discount,
-        train_freq=1,
-        gradient_steps=1,
-        target_update_interval=hyper.target_period,
-        policy_kwargs={
-            "features_extractor_class": Torso,
-            "net_arch": [],
-            "n_quantiles": hyper.quantiles,
-            "normalize_images": False,
-        },
-        device="cpu",
-        seed=0,
-    )
-    return _learner(model)
+    ours = {
+        "learning_rate": hyper.learning_rate,
+        "buffer_size": hyper.replay_size,
+        "batch_size": hyper.batch_size,
+        "gamma": hyper.discount,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "target_update_interval": hyper.target_period,
+        "seed": 0,
+    }
+    policy = {
+        "features_extractor_class": Torso,
+        "net_arch": [],
+        "n_quantiles": hyper.quantiles,
+        "normalize_images": False,
+    }
+    return QRDQN("CnnPolicy", Game(), policy_kwargs=policy, device="cpu", **(ours | settings))
 
 
 def _learner(model: Any) -> Callable[[int], None]:
