@@ -204,6 +204,9 @@ class ReportArgs:
     """What is 0 and 1 in normalised scores, by columns env, random and reference; MinAtar's games need none."""
     resamples: int = 2_000
     """Bootstrap resamples of each interval."""
+    keep: bool = False
+    """Also write curves.json into each finished run's directory: with config.json and summary.json beside it, it is all
+    that a report needs of the run, in some kilobytes."""
     imports: Imports = ()
     """Modules to import first: what an agent of your own needs."""
     quiet: bool = False
@@ -553,9 +556,13 @@ def report(argv: Sequence[str]) -> int:
 
     if not report.LEAST_RESAMPLES <= args.resamples <= 1_000_000:
         raise UserError(f"--resamples must be from {report.LEAST_RESAMPLES} to 1,000,000, not {args.resamples:,}.")
+    if args.keep and args.frames is not None:
+        raise UserError("--keep is of whole runs: leave --frames out.")
     scales = read_scales(args.scales) if args.scales else {}
     with _new_folder(args.out):
         records = report.read(args.paths, args.frames, args.quiet)
+        if args.keep:
+            report.keep(records)
         written = report.write(records, args.out, scales, args.across_capacity, args.resamples, args.quiet)
     if not args.quiet:
         for note in written.notes:

@@ -35,4 +35,4 @@ def _git_revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     # Installed into someone else's repository (a virtual environment in it), its revision says nothing of ours.
-    return revision if (Path(top) / "src" / "ceqr").resolve() in here.resolve().parents else None
+    return revision if (Path(top) / "src" / "ceqr").resolve() == here.resolve() else None

@@ -8,7 +8,7 @@ import pytest
 
 from ceqr.experiments import comparison
 from ceqr.experiments.comparison import compare
-from ceqr.experiments.tables import RunRecord, SeedRecord
+from ceqr.experiments.records import RunRecord, SeedRecord
 from tests.experiments.generated import config_of
 
 

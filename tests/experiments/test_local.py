@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -35,6 +36,14 @@ def test_what_is_finished_is_skipped(whole: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in whole.glob("runs/*/*")}
     assert "3 of 3 runs are done, 3 of them before" in finish(start(str(whole), "--import", "tests.probe_family"))
     assert {p: p.stat().st_mtime_ns for p in whole.glob("runs/*/*")} == before
+
+
+def test_runs_of_which_only_their_curves_are_kept_are_finished(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(whole, tmp_path / "kept", ignore=shutil.ignore_patterns("checkpoints", "logs", "*.csv"))
+    assert main(["sweep", str(tmp_path / "kept"), "--import", "tests.probe_family"]) == 0
+    assert "3 of 3 runs are done, 3 of them before" in capsys.readouterr().err
 
 
 def test_each_run_has_a_log(whole: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs found and read: what is left of them, and what is said of those that are unfinished or damaged."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from ceqr import runs
 from ceqr.errors import UserError
-from ceqr.experiments import tables
+from ceqr.experiments import kept, records, tables
 from ceqr.experiments.tables import find_runs, read_run
 from tests.experiments.generated import config_of, write
 from tests.test_runs import CONFIG, write_run
@@ -36,7 +37,7 @@ def test_what_is_left_of_a_run(run: Path) -> None:
         assert seed.best == returns.max()
         assert seed.best_mean == pytest.approx(returns.rolling(100).mean().max())
         twice = returns.rolling(100, min_periods=1).mean().rolling(100, min_periods=1).mean()
-        at = tables.grid(4_000)
+        at = records.grid(4_000)
         np.testing.assert_allclose(seed.curves["score"], twice.reindex(at, method="ffill"))
         first = returns.rolling(100).mean()
         target = float(first.max()) - 0.3
@@ -61,8 +62,8 @@ def test_a_curve_begins_with_the_first_episode(tmp_path: Path) -> None:
     record = read_run(tmp_path / "run", 50)
     seven, eight = record.seeds
     score = seven.curves["score"]
-    assert np.isnan(score[tables.grid(50) < 12]).all()
-    assert (score[(tables.grid(50) >= 12) & (tables.grid(50) < 30)] == 1).all()
+    assert np.isnan(score[records.grid(50) < 12]).all()
+    assert (score[(records.grid(50) >= 12) & (records.grid(50) < 30)] == 1).all()
     assert score[-1] == (1 + (1 + 3) / 2) / 2
     assert (seven.final, eight.final, seven.best) == (2, -2.5, 3)
     assert np.isnan(seven.best_mean)  # of fewer than 100 episodes
@@ -81,10 +82,73 @@ def test_seconds_are_summed_over_starts(run: Path, tmp_path: Path) -> None:
     frames, seconds = tables._read_timing(tmp_path / "run")
     assert frames.tolist() == [100, 200, 150, 250]
     assert seconds.tolist() == [10, 20, 25, 35]
-    timing = tables.RunRecord(tmp_path, timing=(frames, seconds))
+    timing = records.RunRecord(tmp_path, timing=(frames, seconds))
     assert timing.seconds_to(50) == 5
     assert timing.seconds_to(200) == 30  # the second time, which counts
     assert np.isnan(timing.seconds_to(300))
+
+
+def _without_tables(run: Path, to: Path) -> Path:
+    """What is committed of a run."""
+    to.mkdir()
+    for name in ("config.json", "summary.json", kept.NAME):
+        shutil.copyfile(run / name, to / name)
+    return to
+
+
+def test_a_run_of_which_the_curves_were_kept(run: Path, tmp_path: Path) -> None:
+    whole = read_run(run)
+    kept.keep(whole)
+    assert (run / kept.NAME).stat().st_size < 40_000  # of three seeds
+    left = read_run(_without_tables(run, tmp_path / "left"))
+    assert (left.state, left.reached, left.frames, left.problem) == ("finished", 4_000, 4_000, "")
+    for was, now in zip(whole.seeds, left.seeds, strict=True):
+        assert (was.seed, was.episodes) == (now.seed, now.episodes)
+        assert [now.final, now.best_mean, now.best] == pytest.approx([was.final, was.best_mean, was.best], rel=1e-4)
+        for name, curve in was.curves.items():
+            np.testing.assert_allclose(now.curves[name], curve, rtol=1e-4)
+        for share in (0.0, 0.3, 0.7, 1.0):  # a level's frame is known to a two-hundredth of the climb
+            first, last = was.record_values[[0, -1]]
+            score = first + share * (last - first) * 0.9999
+            assert was.frames_to(score) <= now.frames_to(score) <= was.frames_to(score + (last - first) / 199)
+    assert left.seconds_to(2_000) == pytest.approx(whole.seconds_to(2_000), rel=0.01)
+    assert read_run(left.path, 2_000).problem == (
+        "Its curves were kept for 4,000 frames, and only for as many it can be reported."
+    )
+
+
+def test_numbers_that_are_not_there_are_kept_as_such(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    summary = {"seeds": [{"seed": s, "frames": CONFIG.frames, "episodes": n} for s, n in ((7, 2), (8, 1))]}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    whole = read_run(tmp_path / "run")
+    kept.keep(whole)
+    left = read_run(_without_tables(tmp_path / "run", tmp_path / "left"))
+    assert np.isnan(left.seeds[0].best_mean)
+    assert left.seeds[0].frames_to(0) == np.inf
+    for name, curve in whole.seeds[0].curves.items():
+        np.testing.assert_array_equal(np.isnan(left.seeds[0].curves[name]), np.isnan(curve))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('{"format":1', '{"format":9', "incompatible version"),
+        ('"frames":4000', '"frames":"many"', "damaged"),
+        ('"score":[', '"score":[1,', "a curve has lost points"),
+        ('{"seed":2', '{"seed":5', "of another run"),
+        ("}", "", "damaged"),
+    ],
+)
+def test_kept_curves_that_are_damaged(run: Path, tmp_path: Path, old: str, new: str, said: str) -> None:
+    kept.keep(read_run(run))
+    left = _without_tables(run, tmp_path / "left")
+    text = (left / kept.NAME).read_text()
+    assert old in text
+    (left / kept.NAME).write_text(text.replace(old, new, 1))
+    record = read_run(left)
+    assert record.damaged
+    assert said in record.problem
 
 
 def test_runs_are_found_wherever_they_are(run: Path, tmp_path: Path) -> None:

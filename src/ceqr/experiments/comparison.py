@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ceqr.agents import AGENTS
 from ceqr.config import RunConfig
-from ceqr.experiments.tables import RunRecord, SeedRecord
+from ceqr.experiments.records import RunRecord, SeedRecord
 
 PROTOCOLS = {
     "paper": "paper protocol (no sticky actions)",

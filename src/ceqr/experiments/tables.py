@@ -8,8 +8,7 @@ cannot be used is still a `RunRecord`, with the reason.
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,75 +18,13 @@ import polars as pl
 from ceqr import runs
 from ceqr.config import RunConfig
 from ceqr.errors import UserError
+from ceqr.experiments import kept
+from ceqr.experiments.records import METRICS, Columns, RunRecord, SeedRecord, grid
 from ceqr.experiments.stats import running_mean, second_order_running_mean
 from ceqr.runs import EPISODE_COLUMNS, LARGEST, METRIC_COLUMNS, RECENT_EPISODES
 
-GRID = 200  # points of a curve
-METRICS = ("coverage", "epistemic", "aleatoric")  # columns of metrics.csv that a report shows
 WHOLE = ("seed", "frame", "length")  # columns of whole numbers
 NOT_RUNS = ("checkpoints", "tensorboard")  # folders of a run in which there are no others
-
-Columns = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class SeedRecord:
-    """What is left of one seed of a run."""
-
-    seed: int
-    episodes: int
-    final: float  # mean return of the last 100 episodes
-    best_mean: float  # highest mean return of 100 episodes in a row; NaN if there are fewer
-    best: float  # highest return of an episode
-    curves: Columns  # [GRID]: score, nongreedy and METRICS; NaN where there was nothing yet
-    record_frames: np.ndarray  # frames at which the mean of 100 episodes was higher than ever before ...
-    record_values: np.ndarray  # ... and how high
-
-    def frames_to(self, score: float) -> float:
-        """The first frame at which the mean of 100 episodes reached that score; infinity if it never did."""
-        i = int(np.searchsorted(self.record_values, score))
-        return float(self.record_frames[i]) if i < len(self.record_frames) else np.inf
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One run directory: how far it got, and its seeds if it can be reported."""
-
-    path: Path
-    config: RunConfig[Any] | None = None  # None: unreadable
-    reached: int = 0  # frames it has trained
-    frames: int = 0  # frames that are reported
-    seeds: tuple[SeedRecord, ...] = ()
-    problem: str = ""  # why the run is in no figure; a sentence
-    damaged: bool = False  # whether that is more than being unfinished
-    timing: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))  # frames and the seconds until each
-
-    @property
-    def state(self) -> str:
-        if self.damaged:
-            return "damaged"
-        if self.config is None or self.reached < self.config.frames:
-            return "unfinished"
-        return "finished"
-
-    def seconds_to(self, frame: float) -> float:
-        """Seconds of training until a frame, for all seeds of the run together; NaN where the clock's rows are gone."""
-        frames, seconds = self.timing
-        if not len(frames) or not frame <= frames.max():
-            return np.inf if np.isinf(frame) else np.nan
-        before = np.flatnonzero(frames < frame)  # a run that was resumed may have passed the frame twice
-        if not len(before):
-            return float(seconds[0] * frame / frames[0])
-        i = int(before[-1])
-        if i + 1 == len(frames):
-            return np.nan
-        share = (frame - frames[i]) / (frames[i + 1] - frames[i])
-        return float(seconds[i] + share * (seconds[i + 1] - seconds[i]))
-
-
-def grid(frames: int) -> np.ndarray:
-    """The frames at which a curve has points."""
-    return frames * np.arange(1, GRID + 1) / GRID
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -140,6 +77,8 @@ def read_run(path: Path, frames: int | None = None) -> RunRecord:
                     f"It is at frame {reached:,} of {config.frames:,}." if reached else "It has no checkpoint yet."
                 )
             return RunRecord(path, config, reached, problem=problem)
+        if (path / kept.NAME).is_file() and not (path / "episodes.csv").exists():
+            return kept.read_kept(path, config, wanted)
         episodes, metrics = _read_episodes(path, config), _read_metrics(path, config)
         _check_counts(path, config, summary, episodes)
         seeds = tuple(_summarise(seed, episodes, metrics, wanted, path) for seed in config.seed_numbers)
@@ -316,8 +255,3 @@ def _binned(points: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarra
     sums = np.bincount(bins, values, minlength=len(points) + 1)[: len(points)]
     counts = np.bincount(bins, minlength=len(points) + 1)[: len(points)]
     return np.where(counts > 0, sums / np.maximum(counts, 1), _as_of(points, at, values))
-
-
-def common_reach(records: Collection[RunRecord]) -> int:
-    """The frame that all unfinished runs which have results have reached; 0 if there are none."""
-    return min((r.reached for r in records if r.problem and not r.damaged and r.reached), default=0)

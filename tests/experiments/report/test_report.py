@@ -1,6 +1,7 @@
 """`ceqr report`: its tables against pandas and rliable, its page and pictures, its sentences."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,7 @@ def test_mistakes_get_a_sentence_and_leave_nothing(
     runs = sweep / "runs"
     assert "Which runs?" in _fail(capsys)
     assert "There is no" in _fail(capsys, tmp_path / "nowhere", "--out", out)
+    assert "--keep is of whole runs" in _fail(capsys, runs, "--keep", "--frames", "9", "--out", out)
     assert "--resamples must be from 100" in _fail(capsys, runs, "--resamples", "3", "--out", out)
     assert "--frames must be at least 1" in _fail(capsys, runs, "--frames", "0", "--out", out)
     assert "has got as far as is asked for; --frames 4000" in _fail(
@@ -281,6 +283,25 @@ def test_what_is_interrupted_leaves_nothing(sweep: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr("ceqr.experiments.report.picture.draw", interrupt)
     assert main(["report", str(sweep / "runs" / "sticky"), "--out", str(tmp_path / "out"), "--quiet"]) == 130
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_kept_of_runs_makes_the_same_report(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ceqr.experiments.report.picture.draw", lambda figure: {})
+    whole = tmp_path / "runs"
+    for name in ("sticky", "cartpole", "torn", "half"):
+        shutil.copytree(sweep / "runs" / name, whole / name)
+    assert main(["report", str(whole), "--keep", "--out", str(tmp_path / "whole"), "--quiet"]) == 0
+    assert sorted(path.parent.name for path in whole.rglob("curves.json")) == ["cartpole", "sticky"]
+    for table in whole.rglob("*.csv"):
+        table.unlink()
+    assert main(["report", str(whole), "--keep", "--out", str(tmp_path / "left"), "--quiet"]) == 0
+    for name in ("scores", "seeds", "time-to-score", "curves"):
+        was, now = _table(tmp_path / "whole", name), _table(tmp_path / "left", name)
+        numbers = was.select_dtypes("number").columns
+        np.testing.assert_allclose(now[numbers], was[numbers], rtol=0.01)
+        assert now.drop(columns=numbers).equals(was.drop(columns=numbers))
 
 
 def test_runs_under_way_and_scales_of_ones_own(

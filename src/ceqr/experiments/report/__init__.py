@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ceqr.errors import UserError
+from ceqr.experiments import kept
 from ceqr.experiments.comparison import compare
+from ceqr.experiments.records import RunRecord, common_reach
 from ceqr.experiments.references import Scale
 from ceqr.experiments.stats import RESAMPLES
-from ceqr.experiments.tables import RunRecord, common_reach, find_runs, read_run
+from ceqr.experiments.tables import find_runs, read_run
 from ceqr.files import write_aside
 from ceqr.progress import Progress
 
@@ -45,6 +47,16 @@ def read(paths: Sequence[Path], frames: int | None = None, quiet: bool = False) 
     if all(record.problem for record in records):
         raise UserError(_nothing(records))
     return records
+
+
+def keep(records: Sequence[RunRecord]) -> None:
+    """Writes into each finished run's directory what a report needs of it."""
+    for record in records:
+        if not record.problem and (record.path / "episodes.csv").exists():  # else nothing more is left of it than that
+            try:
+                kept.keep(record)
+            except OSError as error:
+                raise UserError(f"Cannot write to {record.path}: {error.strerror}.") from error
 
 
 def _nothing(records: Sequence[RunRecord]) -> str:

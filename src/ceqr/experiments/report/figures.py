@@ -9,9 +9,9 @@ import numpy as np
 
 from ceqr.experiments import references
 from ceqr.experiments.comparison import Setting
+from ceqr.experiments.records import grid
 from ceqr.experiments.report.panels import Estimate, EstimatePanel, Figure, Line, LinePanel
 from ceqr.experiments.report.results import AGGREGATES, BAND_SEEDS, Group, Results, Suite
-from ceqr.experiments.tables import grid
 
 GOAL = 90  # percent of TD targets that CEQR-DQN's interval should contain
 

@@ -12,9 +12,9 @@ from ceqr.config import RunConfig
 from ceqr.errors import UserError
 from ceqr.experiments import references, stats
 from ceqr.experiments.comparison import Algorithm, Comparison, Entry, Setting, describe_hidden, describe_options
+from ceqr.experiments.records import RunRecord, common_reach
 from ceqr.experiments.references import Scale
 from ceqr.experiments.stats import Interval
-from ceqr.experiments.tables import RunRecord, common_reach
 
 FEW_SEEDS = 10  # below, a reader is told so
 BAND_SEEDS = 3  # from here on an interval over seeds is drawn

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ceqr.experiments import references
+from ceqr.experiments.records import grid
 from ceqr.experiments.report.figures import QUANTITIES, game
 from ceqr.experiments.report.panels import LinePanel
 from ceqr.experiments.report.results import AGGREGATES, Results, Suite
 from ceqr.experiments.report.svg import compact, interval_text, short, table_points
 from ceqr.experiments.stats import Interval
-from ceqr.experiments.tables import grid
 
 Cell = str | int | float | Interval | None
 
