@@ -227,7 +227,8 @@ def from_json(values: dict[str, Any]) -> RunConfig[Any]:
 def build_hyper(hyper_class: Any, values: dict[str, Any]) -> Any:
     """An agent's hyperparameters as they were saved; TypeError or ValueError if they are not that."""
     names = {f.name for f in dataclasses.fields(hyper_class)}
-    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1}  # older runs and agents may
+    # Older runs and agents may not have these.
+    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1, "evidence_features": 0}
     return build(hyper_class, {k: v for k, v in lacking.items() if k in names} | values)
 
 

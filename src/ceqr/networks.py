@@ -305,10 +305,10 @@ def phi_size(features: int) -> int:
     return min(features, MOST_FEATURES) + 1
 
 
-def projection(features: int) -> np.ndarray | None:
-    """A fixed random projection [features, MOST_FEATURES], none where there are few features."""
-    if features <= MOST_FEATURES:
+def projection(features: int, most: int = MOST_FEATURES) -> np.ndarray | None:
+    """A fixed random projection [features, most], none where there are few features."""
+    if features <= most:
         return None
-    drawn = np.random.RandomState(0).standard_normal((features, MOST_FEATURES))
-    drawn /= np.sqrt(MOST_FEATURES)  # in place: it may be large
+    drawn = np.random.RandomState(0).standard_normal((features, most))
+    drawn /= np.sqrt(most)  # in place: it may be large
     return drawn

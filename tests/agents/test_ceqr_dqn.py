@@ -157,13 +157,11 @@ class TestConjugate:
         phi = jnp.zeros((1, 17)).at[0, 0].set(1)
         return CEQROutputs(jnp.zeros((1, 2, 4)), evidence, phi, jnp.full((1, 2), doubt))
 
-    def _state(self, visits: float) -> Any:
+    def _state(self, visits: int) -> Any:
         """In which action 0 was taken that many times at the one state there is."""
         state = jit(self.agent.init)(jax.random.key(0))
-        evidence = state.statistics.evidence
-        seen = evidence._replace(visits=evidence.visits.at[0, 0, 0].set(visits))
-        state = state._replace(statistics=state.statistics._replace(evidence=seen))
-        return state._replace(statistics=self.agent.refresh_statistics(state))
+        phi = jnp.tile(jnp.eye(1, 17), (visits, 1))
+        return state._replace(statistics=self.agent.count_frames(state, phi, jnp.zeros(visits, jnp.int32)))
 
     def test_its_doubt_is_the_posterior_deviation_of_the_mean(self) -> None:
         # nu = 1 + 9 and 1. The noise of ten observations: the prior's 2^2 once, 0.1^2 nine times, so that the variance

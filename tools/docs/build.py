@@ -3,8 +3,9 @@
 The pages of docs/ are written to be read on a code forge, too. So they link to each other and to files of the
 repository by their paths, and the README is the first page. Here all of it is gathered into one folder: docs/ as it is,
 the README as the first page, and for whatever else a page links to (a script, a folder, another text) a page that shows
-it. Zensical makes the site. Then the one script that it would fetch from elsewhere is replaced by a copy, and every
-link is followed: the site can be read and searched without a network, straight from the disk.
+it; for a sweep's directory, the report of it. Zensical makes the site. Then the one script that it would fetch from
+elsewhere is replaced by a copy, and every link is followed: the site can be read and searched without a network,
+straight from the disk.
 
 Why Zensical: it is by the makers of Material for MkDocs, whose own end they have announced for May 2027, reads
 docstrings with mkdocstrings, and searches from a disk. It does not see links that lead out of its folder or pages that
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 CONFIG = ROOT / "zensical.toml"
 ELSEWHERE = "repository"  # the folder of the site for what does not stand in docs/
+LIVE = "live"  # the folder of pages that are whole by themselves: reports, and what stands in docs/live
 CDN = "https://unpkg.com/iframe-worker/shim"  # lets search run from a disk, where browsers allow no workers
 FONT = "STIXTwoMath-Regular.ttf"
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".json": "json", ".yml": "yaml", ".csv": "text"}
@@ -48,6 +51,11 @@ def nav_pages(entries: list) -> Iterator[str]:
             yield from nav_pages(value) if isinstance(value, list) else [value]
 
 
+def is_sweep(path: Path) -> bool:
+    """Whether it is a directory of `ceqr sweep`; the site has the report of it."""
+    return (path / "sweep.toml").is_file()
+
+
 def place(path: Path) -> str:
     """Where a file or folder of the repository stands in the site's source."""
     name = path.relative_to(ROOT).as_posix()
@@ -55,6 +63,8 @@ def place(path: Path) -> str:
         return "index.md"
     if name.startswith("docs/"):
         return name.removeprefix("docs/")
+    if is_sweep(path):
+        return f"{LIVE}/{path.name}.html"
     if path.is_dir():
         return f"{ELSEWHERE}/{name}/index.md"
     return f"{ELSEWHERE}/{name}" if path.suffix == ".md" else f"{ELSEWHERE}/{name}.md"
@@ -114,12 +124,16 @@ def page_of(path: Path) -> str:
 
 def gather(source: Path, nav: list) -> None:
     """Writes the source of the site: all of docs/, and whatever its pages, or the navigation, lead to."""
-    texts, copies = pages(nav)
+    texts, copies, sweeps = pages(nav)
     shutil.rmtree(source, ignore_errors=True)
     own = {source / "assets" / name: HERE / name for name in ("style.css", "iframe-worker.js")}
     for target, path in {source / place(path): path for path in copies}.items() | own.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+    for path in sweeps:
+        target = source / place(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(report_of(path))
     for path, text in texts.items():
         target = source / place(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -129,21 +143,32 @@ def gather(source: Path, nav: list) -> None:
     shutil.copyfile(Path(folder, "fonts", FONT), source / "assets" / FONT)
 
 
-def pages(nav: list) -> tuple[dict[Path, str], list[Path]]:
-    """The text of every page, by the file or folder that it shows, and the files that are taken over as they are."""
+def report_of(sweep: Path) -> bytes:
+    """The page of `ceqr report`, from what is kept of a sweep's runs."""
+    from ceqr.experiments import report
+
+    with tempfile.TemporaryDirectory() as folder:
+        return report.write(report.read([sweep], quiet=True), Path(folder), quiet=True).page.read_bytes()
+
+
+def pages(nav: list) -> tuple[dict[Path, str], list[Path], list[Path]]:
+    """The text of every page, by the file or folder that it shows; files that are taken over as they are; sweeps."""
     texts: dict[Path, str] = {}
     copies: list[Path] = []
+    sweeps: list[Path] = []
     wrong: list[str] = []
     docs = ROOT / "docs"
     waiting = [path for path in sorted(docs.rglob("*")) if path.is_file()] + [origin(page) for page in nav_pages(nav)]
     while waiting:
         path = waiting.pop()
-        if path in texts or path in copies:
+        if path in texts or path in copies or path in sweeps:
             continue
         if not path.exists():
             wrong.append(f"The navigation names {path.relative_to(ROOT)}, which there is not.")
         elif path.is_file() and path.is_relative_to(docs) and path.suffix != ".md":
             copies.append(path)
+        elif is_sweep(path):
+            sweeps.append(path)
         else:
             text = path.read_text("utf-8") if path.suffix == ".md" else page_of(path)
             try:
@@ -157,7 +182,7 @@ def pages(nav: list) -> tuple[dict[Path, str], list[Path]]:
         wrong.append(f"docs/{page} is not in the navigation (zensical.toml).")
     if wrong:
         raise Broken("\n".join(wrong))
-    return texts, copies
+    return texts, copies, sweeps
 
 
 def main() -> int:

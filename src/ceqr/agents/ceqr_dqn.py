@@ -30,7 +30,7 @@ from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
 from ceqr.errors import UserError
-from ceqr.networks import MOST_FEATURES, Linear, Torso, phi_size, torso
+from ceqr.networks import MOST_FEATURES, Linear, Torso, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
 DOUBT_GAIN = 0.1  # of the initial weights: what is not learned yet adds little
@@ -76,6 +76,9 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
     """What moves the percentiles: the likelihood and their calibration (joint, the paper's), or the latter alone."""
     evidence: str = field(default="learned", metadata={"choices": ("learned", "conjugate")})
     """Where doubt comes from: the network (learned, the paper's), or counts of what was played (conjugate)."""
+    evidence_features: int = field(default=0, metadata={"least": 0, "most": 4_096})
+    """With conjugate evidence: by how many features it tells states apart, which bounds how many it can; for images at
+    most as many as the last hidden layer has units. 0 for as many as that, and at most 256."""
     prior_scale: float = field(default=1.0, metadata={"above": 0.0})
     """With conjugate evidence: the standard deviation of a return of which nothing is known, in units of reward."""
     double: bool = False
@@ -107,24 +110,26 @@ class CEQRNetwork(eqx.Module):
     doubt_head: Linear | None
     num_actions: int = eqx.field(static=True)
     quantiles: int = eqx.field(static=True)
+    counted: int | None = eqx.field(static=True)  # features by which conjugate evidence counts; None if learned
 
-    def __init__(self, key: jax.Array, body: Torso, num_actions: int, quantiles: int, conjugate: bool):
+    def __init__(self, key: jax.Array, body: Torso, num_actions: int, quantiles: int, counted: int | None):
         quantile_key, evidence_key = jax.random.split(key)
-        parts = 1 if conjugate else 4
+        parts = 4 if counted is None else 1
         self.torso = body
         self.quantile_head = Linear(quantile_key, body.features, num_actions * quantiles)
         self.evidence_head = Linear(evidence_key, body.features, num_actions * parts * 2 * quantiles)
         self.doubt_head = None
-        if conjugate:
+        if counted is not None:
             doubt_key = jax.random.fold_in(evidence_key, 1)
-            self.doubt_head = Linear(doubt_key, phi_size(body.features), num_actions, DOUBT_GAIN)
+            self.doubt_head = Linear(doubt_key, counted + 1, num_actions, DOUBT_GAIN)
         self.num_actions = num_actions
         self.quantiles = quantiles
+        self.counted = counted
 
     def __call__(self, observation: jax.Array, frozen: Torso | Fourier | None = None) -> "CEQROutputs":
         features = self.torso(observation)
         shape = (len(observation), self.num_actions)
-        phi = None if frozen is None else to_phi(frozen(observation))
+        phi = None if frozen is None or self.counted is None else to_phi(frozen(observation), self.counted)
         return CEQROutputs(
             quantiles=self.quantile_head(features).reshape(*shape, self.quantiles),
             evidence=self.evidence_head(features).reshape(*shape, -1, 2, self.quantiles),
@@ -186,14 +191,25 @@ class CEQRDQN(ThompsonAgent):
     def init_params(self, key: jax.Array) -> CEQRNetwork:
         torso_key, heads_key = jax.random.split(key)
         body = torso(torso_key, self.observation_shape, self.hyper.hidden, self.hyper.torso, self.hyper.torso_gain)
-        return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles, self._conjugate)
+        counted = self._counted(body.features) if self._conjugate else None
+        return CEQRNetwork(heads_key, body, self.num_actions, self.hyper.quantiles, counted)
+
+    def _counted(self, units: int) -> int:
+        """The features by which conjugate evidence counts, of so many units of the last hidden layer."""
+        if not self.hyper.evidence_features:
+            return min(units, MOST_FEATURES)
+        return self.hyper.evidence_features if self._vectors else min(units, self.hyper.evidence_features)
+
+    @property
+    def _vectors(self) -> bool:
+        return len(self.observation_shape) == 1
 
     def init_frozen(self, params: CEQRNetwork, key: jax.Array) -> Torso | Fourier | None:
         """That by which conjugate evidence tells states apart: for images, the torso as it is at the start."""
         if not self._conjugate:
             return None
-        if len(self.observation_shape) == 1:
-            return Fourier(key, self.observation_shape[0], min(params.torso.features, MOST_FEATURES))
+        if self._vectors:
+            return Fourier(key, self.observation_shape[0], self._counted(params.torso.features))
         return params.torso
 
     def forward(
@@ -233,7 +249,7 @@ class CEQRDQN(ThompsonAgent):
     def init_statistics(self, params: CEQRNetwork) -> Statistics:
         return Statistics(
             share=jnp.full(self.hyper.quantiles, INTERVAL_COVERAGE) if self.hyper.coverage_window > 1 else (),
-            evidence=nothing_seen(params.torso.features, self.num_actions) if self._conjugate else (),
+            evidence=() if params.counted is None else nothing_seen(params.counted + 1, self.num_actions),
         )
 
     def seen(self, outputs: CEQROutputs) -> Any:
