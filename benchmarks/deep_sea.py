@@ -40,13 +40,12 @@ AS_PRINTED = {
     "evidence": "learned", "location": "joint", "calibrate_quantiles": True, "coverage_window": 1, "thompson": "step",
     "lambda_ep": 0.01,
 }  # fmt: skip
-# 513 features tell the 465 cells of N = 30 apart, which 257 cannot.
-CONJUGATE = REAL_DOUBT | {"evidence_features": 512}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # an agent and its options
-    "conjugate": ("ceqr-dqn", CONJUGATE),
-    "conjugate-257": ("ceqr-dqn", REAL_DOUBT),
-    "conjugate-step": ("ceqr-dqn", CONJUGATE | {"thompson": "step"}),
-    "conjugate-episode": ("ceqr-dqn", CONJUGATE | {"thompson": "episode"}),
+    "conjugate": ("ceqr-dqn", REAL_DOUBT),
+    # Which tell the 465 cells of N = 30 apart, as 257 cannot.
+    "conjugate-513-features": ("ceqr-dqn", REAL_DOUBT | {"evidence_features": 512}),
+    "conjugate-step": ("ceqr-dqn", REAL_DOUBT | {"thompson": "step"}),
+    "conjugate-episode": ("ceqr-dqn", REAL_DOUBT | {"thompson": "episode"}),
     "learned": ("ceqr-dqn", AS_PRINTED),
     "learned-optimistic": ("ceqr-dqn", AS_PRINTED | {"thompson": "optimistic"}),
     "ua-dqn": ("ua-dqn", {}),

@@ -157,11 +157,13 @@ class TestConjugate:
         phi = jnp.zeros((1, 17)).at[0, 0].set(1)
         return CEQROutputs(jnp.zeros((1, 2, 4)), evidence, phi, jnp.full((1, 2), doubt))
 
-    def _state(self, visits: int) -> Any:
+    def _state(self, visits: float) -> Any:
         """In which action 0 was taken that many times at the one state there is."""
         state = jit(self.agent.init)(jax.random.key(0))
-        phi = jnp.tile(jnp.eye(1, 17), (visits, 1))
-        return state._replace(statistics=self.agent.count_frames(state, phi, jnp.zeros(visits, jnp.int32)))
+        evidence = state.statistics.evidence
+        seen = evidence._replace(visits=evidence.visits.at[0, 0, 0].set(visits))
+        state = state._replace(statistics=state.statistics._replace(evidence=seen))
+        return state._replace(statistics=self.agent.refresh_statistics(state))
 
     def test_its_doubt_is_the_posterior_deviation_of_the_mean(self) -> None:
         # nu = 1 + 9 and 1. The noise of ten observations: the prior's 2^2 once, 0.1^2 nine times, so that the variance
@@ -203,6 +205,18 @@ class TestConjugate:
     def test_lambda_ep_is_a_number_of_deviations_and_no_game_changes_it(self) -> None:
         assert float(self.agent.deviation(jnp.float32(3))) == 1.5
         assert self.agent.hyper.for_env("minatar/asterix").lambda_ep == 0.5
+
+    @pytest.mark.parametrize(("asked", "vector", "image"), [(0, 16, 16), (24, 24, 16), (5, 5, 5)])
+    def test_it_counts_by_as_many_features_as_asked_for(self, asked: int, vector: int, image: int) -> None:
+        """For vectors, any number of random ones; for images, at most as many as the last hidden layer has."""
+        for shape, features in (((3,), vector), ((10, 10, 2), image)):
+            hyper = dataclasses.replace(self.agent.hyper, evidence_features=asked)
+            agent = CEQRDQN(hyper, shape, num_actions=2)
+            state = agent.init(jax.random.key(0))
+            assert state.statistics.evidence.visits.shape == (2, features + 1, features + 1)
+            outputs = agent.forward(state.params, state.frozen, jnp.ones((3, *shape)), None)
+            assert outputs.phi.shape == (3, features + 1)
+            np.testing.assert_allclose(jnp.linalg.norm(outputs.phi, axis=1), 1, rtol=1e-5)
 
     def test_it_learns_no_likelihood(self) -> None:
         with pytest.raises(UserError, match="needs --location calibrated"):

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from ceqr.agents import evidence
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters
-from ceqr.agents.evidence import REFRESH, Evidence
+from ceqr.agents.evidence import MEMORY, Evidence
 from ceqr.networks import MOST_FEATURES
 from ceqr.training.loop import Loop
 from ceqr.training.players import make_player
@@ -21,11 +21,11 @@ ACTIONS, FEATURES = 3, 7
 FOR_EVER = 10**9
 count = jit(evidence.count)
 inverse_nu = jit(evidence.inverse_nu)
-refresh = jit(evidence.refresh, static_argnums=1)
+refresh = jit(lambda seen: evidence.refresh(seen, FOR_EVER))
 
 
 def _seen(phi: np.ndarray, action: np.ndarray) -> Evidence:
-    return count(evidence.nothing_seen(phi.shape[1], ACTIONS), phi, action)
+    return refresh(count(evidence.nothing_seen(phi.shape[1], ACTIONS), phi, action))
 
 
 def _data(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +44,8 @@ def test_it_is_bayesian_linear_regression_in_closed_form() -> None:
         design = phi[action == a].astype(np.float64)
         covariance = np.linalg.inv(np.eye(phi.shape[1]) + design.T @ design)
         expected.append(np.einsum("bp,pq,bq->b", new, covariance, new))
-    np.testing.assert_allclose(inverse_nu(_seen(phi, action), new), np.transpose(expected), rtol=1e-5)
+    # Visits fade: 40 frames of 100,000, and so little does the variance grow.
+    np.testing.assert_allclose(inverse_nu(_seen(phi, action), new), np.transpose(expected), rtol=1e-3)
 
 
 @pytest.mark.parametrize("times", [1, 10, 1_000])
@@ -52,7 +53,8 @@ def test_nu_counts_what_is_repeated(times: int) -> None:
     phi, _ = _data(1)
     seen = _seen(np.repeat(phi, times, axis=0), np.zeros(times, np.int32))
     nu = 1 / np.asarray(inverse_nu(seen, phi))[0]
-    np.testing.assert_allclose(nu, [1 + times, 1, 1], rtol=1e-3)
+    fading = np.exp(-times / MEMORY)
+    np.testing.assert_allclose(nu, [1 + fading * times, 1, 1], rtol=1e-4)
 
 
 def test_an_action_never_taken_stays_at_its_prior() -> None:
@@ -69,41 +71,15 @@ def test_one_frame_at_a_time_is_all_at_once() -> None:
         one_by_one = count(one_by_one, phi[i : i + 1], action[i : i + 1])
     at_once = count(evidence.nothing_seen(FEATURES + 1, ACTIONS), phi, action)
     np.testing.assert_allclose(one_by_one.visits, at_once.visits, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(one_by_one.inverse, at_once.inverse, rtol=1e-4, atol=1e-6)
     assert float(at_once.fresh) == 20
 
 
 def test_visits_fade_with_the_frames_since() -> None:
     phi, _ = _data(1)
     seen = count(evidence.nothing_seen(FEATURES + 1, ACTIONS), phi, np.zeros(1, np.int32))
-    few = refresh(seen, 2 * REFRESH)  # too few frames to make anything anew
-    for before, after in zip(seen, few, strict=True):
-        np.testing.assert_array_equal(before, after)
-    faded = refresh(seen._replace(fresh=jnp.float32(REFRESH)), 2 * REFRESH)
-    np.testing.assert_allclose(faded.visits, np.exp(-0.5) * np.asarray(seen.visits), rtol=1e-5)
-    np.testing.assert_allclose(1 / np.asarray(inverse_nu(faded, phi)), [[1 + np.exp(-0.5), 1, 1]], rtol=1e-5)
+    faded = jit(lambda seen: evidence.refresh(seen, 500))(seen._replace(fresh=jnp.float32(500)))
+    np.testing.assert_allclose(faded.visits, np.exp(-1) * np.asarray(seen.visits), rtol=1e-5)
     assert float(faded.fresh) == 0
-
-
-def test_rounding_does_not_add_up_between_refreshes() -> None:
-    """The inverse that followed REFRESH frames one by one, after 20,000 others, is that of their sum."""
-    features = evidence.Fourier(jax.random.key(0), 3, 64)
-
-    @jit
-    def play(seen: Evidence, start: Any) -> Evidence:
-        def tick(i: jax.Array, seen: Evidence) -> Evidence:
-            x = jax.random.normal(jax.random.fold_in(jax.random.key(1), i), (1, 3))
-            return evidence.count(seen, evidence.to_phi(features(x)), i[None] % 2)
-
-        return jax.lax.fori_loop(start, start + REFRESH, tick, seen)
-
-    seen = play(evidence.nothing_seen(65, 2), 0)
-    for start in range(REFRESH, 20 * REFRESH, REFRESH):
-        seen = play(refresh(seen, FOR_EVER), start)
-    anew = np.linalg.inv(np.eye(65) + np.asarray(seen.visits, np.float64))
-    phi = np.asarray(evidence.to_phi(features(2 * jax.random.normal(jax.random.key(2), (50, 3)))), np.float64)
-    expected = np.einsum("bp,apq,bq->ba", phi, anew, phi)
-    np.testing.assert_allclose(inverse_nu(seen, phi.astype(np.float32)), expected, rtol=2e-3)
 
 
 def test_features_have_length_one_and_many_are_projected() -> None:
@@ -162,12 +138,12 @@ def test_a_million_frames_leave_a_sound_matrix() -> None:
         return jax.lax.fori_loop(0, frames // 1_000, period, evidence.nothing_seen(size, 3))
 
     seen = play(1_000_000)
-    assert np.isfinite(seen.inverse).all()
-    for visits, inverse in zip(np.asarray(seen.visits, np.float64), np.asarray(seen.inverse, np.float64), strict=True):
+    assert np.isfinite(seen.root).all()
+    for visits, root in zip(np.asarray(seen.visits, np.float64), np.asarray(seen.root, np.float64), strict=True):
         precision = np.eye(size) + visits
         assert np.linalg.eigvalsh(precision).min() > 0.9  # unseen directions stay at their prior
         for phi in np.random.default_rng(0).normal(size=(5, size)):
-            assert phi @ inverse @ phi == pytest.approx(phi @ np.linalg.solve(precision, phi), rel=0.05)
+            assert np.sum((root @ phi) ** 2) == pytest.approx(phi @ np.linalg.solve(precision, phi), rel=0.05)
 
 
 def test_doubt_falls_with_visits_in_a_grid_world() -> None:

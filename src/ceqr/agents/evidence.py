@@ -8,9 +8,6 @@ with the sum over all frames i in which a was taken, so nu counts what was seen:
 visits to one state. phi has length 1 and never changes: for images it is the last hidden layer of the network as it was
 at the start, for vectors random Fourier features. The learning network's own would not do: while nothing pays it
 forgets how to tell states apart, and all of them look visited (docs/evidence.md).
-
-A frame counts as soon as it is played: the inverse follows each by a rank-one update (Sherman and Morrison 1950). It is
-made anew from the sum every REFRESH frames, before rounding adds up (to a thousandth of 1 / nu in 50,000 frames).
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +18,6 @@ import jax.numpy as jnp
 
 from ceqr.networks import MOST_FEATURES, as_float, projection
 
-REFRESH = 1_000  # frames
 MEMORY = 100_000  # frames in which visits fade to a third, at the most: float32 cannot add them up for ever
 SHARPNESS = 2.0  # of the features of vectors: observations 1 apart share 14 % of what is known
 SILENCE = 1e-3  # stands for the features where none is active
@@ -33,7 +29,7 @@ class Evidence(NamedTuple):
 
     visits: jax.Array  # [A, P, P]: the sum of phi phi^T over the frames in which an action was taken
     fresh: jax.Array  # float32: frames since the last refresh
-    inverse: jax.Array  # [A, P, P]: of the identity and visits
+    root: jax.Array  # [A, P, P]: 1 / nu = |root phi|^2, as of the last refresh
 
 
 def nothing_seen(size: int, actions: int) -> Evidence:
@@ -61,7 +57,7 @@ class Fourier(eqx.Module):
 
 
 def to_phi(features: jax.Array, most: int = MOST_FEATURES) -> jax.Array:
-    """[..., P], of length 1, from features [..., F], of which a random projection leaves at the `most` so many."""
+    """[..., P], of length 1, from features [..., F], of which a random projection leaves so many at the most."""
     drawn = projection(features.shape[-1], most)
     if drawn is not None:
         features = features @ jnp.asarray(drawn, features.dtype)
@@ -72,43 +68,31 @@ def to_phi(features: jax.Array, most: int = MOST_FEATURES) -> jax.Array:
 def count(evidence: Evidence, phi: jax.Array, action: jax.Array) -> Evidence:
     """With a few frames more: phi [lanes, P] and the actions taken [lanes]."""
 
-    def one(lane: Any, counted: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        visits, inverse = counted
-        seen, taken = phi[lane], action[lane]
-        known = inverse[taken] @ seen
-        less = jnp.outer(known, known / (1 + known @ seen))
-        return visits.at[taken].add(jnp.outer(seen, seen)), inverse.at[taken].add(-less)
+    def one(lane: Any, visits: jax.Array) -> jax.Array:
+        return visits.at[action[lane]].add(jnp.outer(phi[lane], phi[lane]))
 
-    lanes, counted = len(phi), (evidence.visits, evidence.inverse)
-    visits, inverse = one(0, counted) if lanes == 1 else jax.lax.fori_loop(0, lanes, one, counted)
-    return Evidence(visits, evidence.fresh + lanes, inverse)
+    lanes = len(phi)
+    visits = one(0, evidence.visits) if lanes == 1 else jax.lax.fori_loop(0, lanes, one, evidence.visits)
+    return evidence._replace(visits=visits, fresh=evidence.fresh + len(phi))
 
 
 def refresh(evidence: Evidence, memory: int) -> Evidence:
-    """With the inverse made anew, if enough frames were counted since; visits fade by them, at the rate 1 / memory."""
-
-    def anew(evidence: Evidence) -> Evidence:
-        visits = jnp.exp(-evidence.fresh / min(memory, MEMORY)) * evidence.visits
-        identity = jnp.eye(visits.shape[-1])
-
-        def inverse(visits: jax.Array) -> jax.Array:
-            root = inverse_root(identity + visits)
-            return root.T @ root
-
-        # Action by action: XLA takes longer for a batch of small products than for each by itself.
-        return Evidence(visits, jnp.float32(0), jax.lax.map(inverse, visits))
-
-    return jax.lax.cond(evidence.fresh >= REFRESH, anew, lambda same: same, evidence)
+    """With the inverse of what was counted up to now; visits fade with the frames since, at the rate 1 / memory."""
+    visits = jnp.exp(-evidence.fresh / min(memory, MEMORY)) * evidence.visits
+    identity = jnp.eye(visits.shape[-1])
+    # Action by action: XLA takes longer for a batch of small products than for each by itself.
+    root = jax.lax.map(lambda each: inverse_root(identity + each), visits)
+    return Evidence(visits, jnp.float32(0), root)
 
 
 def inverse_nu(evidence: Evidence, phi: jax.Array) -> jax.Array:
     """1 / nu of each action, [..., A] from phi [..., P]."""
-    actions, size, _ = evidence.inverse.shape
-    rows = phi.reshape(-1, size)
+    actions, size, _ = evidence.root.shape
     # The large matrices on the left: with 513 features that is up to five times as fast as on the right.
-    known = jax.lax.dot_general(evidence.inverse.reshape(-1, size), rows, (((1,), (1,)), ((), ())))
-    squares = jnp.sum(known.reshape(actions, size, -1) * rows.T, axis=1)
-    return jnp.maximum(squares, 0.0).T.reshape(*phi.shape[:-1], actions)
+    rows = phi.reshape(-1, size)
+    projected = jax.lax.dot_general(evidence.root.reshape(-1, size), rows, (((1,), (1,)), ((), ())))
+    squares = jnp.sum(projected.reshape(actions, size, -1) ** 2, axis=1)
+    return squares.T.reshape(*phi.shape[:-1], actions)
 
 
 def inverse_root(matrix: jax.Array) -> jax.Array:
