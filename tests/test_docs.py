@@ -119,6 +119,9 @@ def test_every_page_is_in_the_navigation_and_every_equation_can_be_set(tmp_path:
     build.gather(tmp_path, navigation())
     gathered = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.md")}
     assert set(navigation()) <= set(gathered)
+    # Live pages: the viewer's, and the report of what is kept of a sweep.
+    assert 'lang="en"' in (tmp_path / "live" / "breakout.html").read_text()
+    assert "MountainCar-v0" in (tmp_path / "live" / "classic-control" / "index.html").read_text()
     tex = [
         formula
         for text in gathered.values()
@@ -151,6 +154,12 @@ def test_links_lead_to_where_things_stand_in_the_site() -> None:
         "[d](repository/benchmarks/run.py.md) `[e](code.md)`"
     )
     assert [path.name for path in led] == ["algorithms.md", "README.md", "examples", "run.py"]
+
+
+def test_a_link_to_a_sweep_leads_to_its_report() -> None:
+    moved, led = build.with_links(ROOT / "results" / "README.md", "[a](classic-control) [b](classic-control.toml)")
+    assert moved == "[a](../../live/classic-control/index.html) [b](classic-control.toml.md)"
+    assert [build.is_sweep(path) for path in led] == [True, False]
 
 
 def test_tex_that_is_none_is_told() -> None:

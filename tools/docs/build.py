@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -64,7 +63,7 @@ def place(path: Path) -> str:
     if name.startswith("docs/"):
         return name.removeprefix("docs/")
     if is_sweep(path):
-        return f"{LIVE}/{path.name}.html"
+        return f"{LIVE}/{path.name}/index.html"
     if path.is_dir():
         return f"{ELSEWHERE}/{name}/index.md"
     return f"{ELSEWHERE}/{name}" if path.suffix == ".md" else f"{ELSEWHERE}/{name}.md"
@@ -131,9 +130,7 @@ def gather(source: Path, nav: list) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     for path in sweeps:
-        target = source / place(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(report_of(path))
+        write_report(path, (source / place(path)).parent)
     for path, text in texts.items():
         target = source / place(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -143,12 +140,15 @@ def gather(source: Path, nav: list) -> None:
     shutil.copyfile(Path(folder, "fonts", FONT), source / "assets" / FONT)
 
 
-def report_of(sweep: Path) -> bytes:
-    """The page of `ceqr report`, from what is kept of a sweep's runs."""
+def write_report(sweep: Path, folder: Path) -> None:
+    """What `ceqr report` makes of what is kept of a sweep's runs, and a page that lists its tables."""
     from ceqr.experiments import report
 
-    with tempfile.TemporaryDirectory() as folder:
-        return report.write(report.read([sweep], quiet=True), Path(folder), quiet=True).page.read_bytes()
+    folder.mkdir(parents=True)
+    report.write(report.read([sweep], quiet=True), folder, quiet=True)
+    tables = folder / "tables"
+    listed = "".join(f'<li><a href="{table.name}">{table.name}</a></li>' for table in sorted(tables.iterdir()))
+    (tables / "index.html").write_text(f"<!doctype html><title>Tables</title><ul>{listed}</ul>\n", "utf-8")
 
 
 def pages(nav: list) -> tuple[dict[Path, str], list[Path], list[Path]]:
