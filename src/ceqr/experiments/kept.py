@@ -83,8 +83,8 @@ def read_kept(path: Path, config: RunConfig[Any], frames: int) -> RunRecord:
         raise UserError(f"{path / NAME} is damaged: {error}.") from error
     if kept != frames:
         problem = f"Its curves were kept for {kept:,} frames, and only for as many it can be reported."
-        return RunRecord(path, config, kept, problem=problem)
-    return RunRecord(path, config, kept, kept, seeds, timing=(at, seconds))
+        return RunRecord(path, config, kept, problem=problem, whole=True)
+    return RunRecord(path, config, kept, kept, seeds, timing=(at, seconds), whole=True)
 
 
 def _unpack(packed: dict[str, Any]) -> SeedRecord:

@@ -45,6 +45,7 @@ class RunRecord:
     seeds: tuple[SeedRecord, ...] = ()
     problem: str = ""  # why the run is in no figure; a sentence
     damaged: bool = False  # whether that is more than being unfinished
+    whole: bool = False  # whether it can be reported for all its frames alone
     timing: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))  # frames and the seconds until each
 
     @property
@@ -77,4 +78,5 @@ def grid(frames: int) -> np.ndarray:
 
 def common_reach(records: Collection[RunRecord]) -> int:
     """The frame that all unfinished runs which have results have reached; 0 if there are none."""
-    return min((r.reached for r in records if r.problem and not r.damaged and r.reached), default=0)
+    reached = (r.reached for r in records if r.problem and not r.damaged and not r.whole and r.reached)
+    return min(reached, default=0)

@@ -286,7 +286,7 @@ def test_what_is_interrupted_leaves_nothing(sweep: Path, tmp_path: Path, monkeyp
 
 
 def test_what_is_kept_of_runs_makes_the_same_report(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("ceqr.experiments.report.picture.draw", lambda figure: {})
     whole = tmp_path / "runs"
@@ -297,6 +297,9 @@ def test_what_is_kept_of_runs_makes_the_same_report(
     for table in whole.rglob("*.csv"):
         table.unlink()
     assert main(["report", str(whole), "--keep", "--out", str(tmp_path / "left"), "--quiet"]) == 0
+    assert main(["report", str(whole / "sticky"), "--frames", "2000", "--out", str(tmp_path / "no")]) == 2
+    assert "None of the 1 runs can be reported." in (said := capsys.readouterr().err)
+    assert "Its curves were kept for 4,000 frames" in said
     for name in ("scores", "seeds", "time-to-score", "curves"):
         was, now = _table(tmp_path / "whole", name), _table(tmp_path / "left", name)
         numbers = was.select_dtypes("number").columns
