@@ -104,10 +104,22 @@ def test_vectors_are_told_apart_by_a_gaussian_kernel() -> None:
     apart = np.array([0.0, 0.1, 0.4, 1.0, 3.0], np.float32)
     rows = x + apart[:, None] * np.array([0.6, 0.0, 0.8], np.float32)
     drawn = np.asarray(features(jnp.asarray(rows)))
-    expected = np.exp(-0.5 * (evidence.SHARPNESS * apart) ** 2)
+    expected = np.exp(-0.5 * (evidence.sharpness(3, 20_000) * apart) ** 2)
     np.testing.assert_allclose(2 / 20_000 * drawn @ drawn[0], expected, atol=5 / np.sqrt(20_000))
     once, twice = np.asarray(evidence.to_phi(features(jnp.asarray(np.stack([x, 2 * x])))))
     assert once @ twice < 0.6
+
+
+@pytest.mark.parametrize(("components", "expected"), [(1, 128), (2, 8), (3, 3.17), (4, 2), (900, 2)])
+def test_few_components_are_told_apart_more_sharply(components: int, expected: float) -> None:
+    assert evidence.sharpness(components, 256) == pytest.approx(expected, rel=1e-2)
+    if components == 2:  # of a grid of 256 places every other column is seen, and the others are doubted more
+        places = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 16)]), -1).reshape(-1, 2).astype(np.float32)
+        phi = evidence.to_phi(evidence.Fourier(jax.random.key(0), 2, 256)(jnp.asarray(places)))
+        half = np.arange(len(places)) % 2 == 0
+        seen = refresh(count(evidence.nothing_seen(257, 1), phi[half], np.zeros(half.sum(), np.int32)))
+        doubt = np.asarray(inverse_nu(seen, phi))[:, 0]
+        assert doubt[half].max() < np.median(doubt[~half])
 
 
 @pytest.mark.parametrize("size", [1, 32, 33, 100])

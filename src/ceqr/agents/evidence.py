@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from ceqr.networks import MOST_FEATURES, as_float, projection
 
 MEMORY = 100_000  # frames in which visits fade to a third, at the most: float32 cannot add them up for ever
-SHARPNESS = 2.0  # of the features of vectors: observations 1 apart share 14 % of what is known
+LEAST_SHARPNESS = 2.0  # of the features of vectors: observations 1 apart share 14 % of what is known
 SILENCE = 1e-3  # stands for the features where none is active
 BLOCK = 32  # rows of a matrix that is factorised column by column
 
@@ -38,10 +38,20 @@ def nothing_seen(size: int, actions: int) -> Evidence:
     return Evidence(zero, jnp.float32(0), zero + jnp.eye(size))
 
 
+def sharpness(components: int, features: int) -> float:
+    """How sharp the features of a vector are: as sharp as so many can be.
+
+    They tell about as many places apart as they are themselves: n^(1 / d) along each of d components, which are about 2
+    long. With few components that is far sharper than with many: 8 for 256 features of two components, and the least
+    from four on.
+    """
+    return max(LEAST_SHARPNESS, features ** (1 / components) / 2)
+
+
 class Fourier(eqx.Module):
     """cos(x W + b) of a vector x: random Fourier features (Rahimi and Recht 2007) of a Gaussian kernel.
 
-    Two observations share exp(-SHARPNESS^2 d^2 / 2) of what is known, d apart.
+    Two observations share exp(-sharpness^2 d^2 / 2) of what is known, d apart.
     """
 
     weight: jax.Array  # [components, P]
@@ -49,7 +59,7 @@ class Fourier(eqx.Module):
 
     def __init__(self, key: jax.Array, components: int, features: int):
         weight_key, offset_key = jax.random.split(key)
-        self.weight = SHARPNESS * jax.random.normal(weight_key, (components, features))
+        self.weight = sharpness(components, features) * jax.random.normal(weight_key, (components, features))
         self.offset = jax.random.uniform(offset_key, (features,), maxval=2 * jnp.pi)
 
     def __call__(self, observation: jax.Array) -> jax.Array:
