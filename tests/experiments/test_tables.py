@@ -137,6 +137,8 @@ def test_numbers_that_are_not_there_are_kept_as_such(tmp_path: Path) -> None:
         ('"frames":4000', '"frames":"many"', "damaged"),
         ('"score":[', '"score":[1,', "a curve has lost points"),
         ('{"seed":2', '{"seed":5', "of another run"),
+        ('"frames":4000', '"frames":1e999', "damaged"),
+        ('"score":[', '"score":[[1],', "damaged"),
         ("}", "", "damaged"),
     ],
 )

@@ -58,14 +58,15 @@ def _thinned(frames: int, at: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarr
     return at[last], seconds[last]
 
 
-def _number(value: float) -> float | None:
-    return float(f"{value:.5g}") if np.isfinite(value) else None
+def _number(value: float) -> float | int | None:
+    """Five digits; whole numbers, such as frames, as they are."""
+    if not np.isfinite(value):
+        return None
+    return int(value) if value == round(value) else float(f"{value:.5g}")
 
 
 def _numbers(values: np.ndarray) -> list[float | int | None]:
-    """Frames are whole, and kept as they are."""
-    found = [int(v) if v == round(v) else _number(v) for v in map(float, np.where(np.isfinite(values), values, 0.5))]
-    return [v if known else None for v, known in zip(found, np.isfinite(values), strict=True)]
+    return [_number(float(value)) for value in values]
 
 
 def read_kept(path: Path, config: RunConfig[Any], frames: int) -> RunRecord:
@@ -79,7 +80,7 @@ def read_kept(path: Path, config: RunConfig[Any], frames: int) -> RunRecord:
         at, seconds = map(_array, content["timing"])
         if [seed.seed for seed in seeds] != list(config.seed_numbers) or at.shape != seconds.shape:
             raise ValueError("it is of another run")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path / NAME} is damaged: {error}.") from error
     if kept != frames:
         problem = f"Its curves were kept for {kept:,} frames, and only for as many it can be reported."
@@ -104,4 +105,4 @@ def _unpack(packed: dict[str, Any]) -> SeedRecord:
 
 
 def _array(values: list[float | None]) -> np.ndarray:
-    return np.array([np.nan if v is None else v for v in values], np.float64)
+    return np.array([np.nan if v is None else float(v) for v in values])
