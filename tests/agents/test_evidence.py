@@ -113,13 +113,16 @@ def test_vectors_are_told_apart_by_a_gaussian_kernel() -> None:
 @pytest.mark.parametrize(("components", "expected"), [(1, 128), (2, 8), (3, 3.17), (4, 2), (900, 2)])
 def test_few_components_are_told_apart_more_sharply(components: int, expected: float) -> None:
     assert evidence.sharpness(components, 256) == pytest.approx(expected, rel=1e-2)
-    if components == 2:  # of a grid of 256 places every other column is seen, and the others are doubted more
-        places = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 16)]), -1).reshape(-1, 2).astype(np.float32)
-        phi = evidence.to_phi(evidence.Fourier(jax.random.key(0), 2, 256)(jnp.asarray(places)))
-        half = np.arange(len(places)) % 2 == 0
-        seen = refresh(count(evidence.nothing_seen(257, 1), phi[half], np.zeros(half.sum(), np.int32)))
-        doubt = np.asarray(inverse_nu(seen, phi))[:, 0]
-        assert doubt[half].max() < np.median(doubt[~half])
+
+
+def test_what_was_not_seen_stays_in_doubt_between_neighbours_that_were() -> None:
+    """Of a grid of 256 places every other column is seen, and the others are doubted more."""
+    places = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 16)]), -1).reshape(-1, 2).astype(np.float32)
+    phi = evidence.to_phi(evidence.Fourier(jax.random.key(0), 2, 256)(jnp.asarray(places)))
+    half = np.arange(len(places)) % 2 == 0
+    seen = refresh(count(evidence.nothing_seen(257, 1), phi[half], np.zeros(half.sum(), np.int32)))
+    doubt = np.asarray(inverse_nu(seen, phi))[:, 0]
+    assert doubt[half].max() < np.median(doubt[~half])
 
 
 @pytest.mark.parametrize("size", [1, 32, 33, 100])
