@@ -152,40 +152,45 @@ class TestConjugate:
         num_actions=2,
     )
 
-    def _outputs(self, width: float, doubt: float) -> CEQROutputs:
+    def _outputs(self, width: float) -> CEQROutputs:
         evidence = jnp.zeros((1, 2, 1, 2, 4)).at[..., 1, :].set(width)
-        phi = jnp.zeros((1, 17)).at[0, 0].set(1)
-        return CEQROutputs(jnp.zeros((1, 2, 4)), evidence, phi, jnp.full((1, 2), doubt))
+        return CEQROutputs(jnp.zeros((1, 2, 4)), evidence, phi=jnp.zeros((1, 17)).at[0, 0].set(1))
 
-    def _state(self, visits: float) -> Any:
-        """In which action 0 was taken that many times at the one state there is."""
+    def _state(self, visits: float, follows: float = 0.0) -> Any:
+        """In which action 0 was taken that many times at the one state there is, with that doubt after it."""
         state = jit(self.agent.init)(jax.random.key(0))
         evidence = state.statistics.evidence
-        seen = evidence._replace(visits=evidence.visits.at[0, 0, 0].set(visits))
+        seen = evidence._replace(
+            visits=evidence.visits.at[0, 0, 0].set(visits), follows=evidence.follows.at[:, 0].set(follows)
+        )
         state = state._replace(statistics=state.statistics._replace(evidence=seen))
         return state._replace(statistics=self.agent.refresh_statistics(state))
 
     def test_its_doubt_is_the_posterior_deviation_of_the_mean(self) -> None:
         # nu = 1 + 9 and 1. The noise of ten observations: the prior's 2^2 once, 0.1^2 nine times, so that the variance
         # of their mean is (4 + 9 * 0.01) / 10 / 10 = 0.0409; never taken: 4.
-        beliefs = self.agent.beliefs_of(self._state(9), self._outputs(width=0.329, doubt=-1.0))
+        beliefs = self.agent.beliefs_of(self._state(9, follows=-1.0), self._outputs(width=0.329))
         np.testing.assert_allclose(beliefs.epistemic, [[np.sqrt(0.0409), 2]], rtol=1e-4)
         np.testing.assert_allclose(beliefs.aleatoric, 0.329, rtol=1e-6)
-        # Doubt of what follows adds its variance, (2 * 0.3)^2.
-        beliefs = self.agent.beliefs_of(self._state(9), self._outputs(width=0.329, doubt=0.3))
-        np.testing.assert_allclose(beliefs.epistemic, np.sqrt([[0.0409 + 0.36, 4.36]]), rtol=1e-4)
+        # Doubt of what follows adds its variance, (2 * 0.3)^2, as far as anything is known: by 1 - 1 / nu.
+        beliefs = self.agent.beliefs_of(self._state(9, follows=0.3), self._outputs(width=0.329))
+        np.testing.assert_allclose(beliefs.epistemic, np.sqrt([[0.0409 + 0.9 * 0.36, 4]]), rtol=1e-4)
+
+    def _heard(self, state: AgentState, ended: bool) -> float:
+        """The doubt of what follows action 0, in units of the prior's, after one update that took it."""
+        batch, outputs = make_batch([0], [ended], size=3), self._outputs(width=0.0)
+        counted = jit(self.agent.update_statistics)(state, outputs, Successors(outputs, None), batch, jnp.int32(7))
+        return float(counted.evidence.follows[0, 0])
 
     def test_doubt_travels_back_from_the_most_promising_successor(self) -> None:
-        state, outputs = self._state(9), self._outputs(width=0.0, doubt=0.0)
-        batch = make_batch([0], [False], size=3)
+        # Action 1, of which nothing is known: 1 in units of the prior's, of which a step goes half the way.
+        assert self._heard(self._state(9), ended=False) == pytest.approx(0.5 * 0.99, rel=1e-4)
+        assert self._heard(self._state(9, follows=0.8), ended=True) == pytest.approx(0.4, rel=1e-4)
 
-        @jit
-        def learn(ended: Any) -> jax.Array:
-            given = batch._replace(terminated=jnp.array([ended]))
-            return self.agent.loss(outputs, Successors(outputs, None), given, state)[1]["doubt"]
-
-        assert float(learn(False)) == pytest.approx(0.5 * 0.99**2, rel=1e-4)  # action 1, of which nothing is known
-        assert float(learn(True)) == 0
+    def test_doubt_cannot_feed_on_itself(self) -> None:
+        """At the most nothing is ever known: 1 + 0.99^2 + ... in units of the prior's variance."""
+        state = self._state(9, follows=1e6)
+        assert self._heard(state, ended=False) == pytest.approx(0.5 * (1e6 + 0.99 / np.sqrt(1 - 0.99**2)), rel=1e-6)
 
     def test_frames_are_counted_as_they_are_played(self) -> None:
         state = jit(self.agent.init)(jax.random.key(0))

@@ -25,7 +25,7 @@ from ceqr.agents.base import (
     discount_of_rest,
     pick,
 )
-from ceqr.agents.evidence import Evidence, Fourier, count, nothing_seen, refresh, to_phi
+from ceqr.agents.evidence import Evidence, Fourier, count, following, hear, nothing_seen, refresh, to_phi
 from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
@@ -33,7 +33,7 @@ from ceqr.errors import UserError
 from ceqr.networks import MOST_FEATURES, Linear, Torso, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
-DOUBT_GAIN = 0.1  # of the initial weights: what is not learned yet adds little
+LONGEST = 0.9999  # discount of the longest future whose doubt is told from one without end
 NORMAL_WIDTH = 3.29  # standard deviations between the 5th and the 95th percentile of a normal distribution
 LAMBDA_EP = {  # the paper's Table 1
     "minatar/asterix": 0.001,
@@ -100,14 +100,12 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
 class CEQRNetwork(eqx.Module):
     """A torso and two linear heads: [A, N] quantiles and [A, 4, 2, N] raw NIG parameters an observation.
 
-    With conjugate evidence gamma is all that the second one tells, [A, 1, 2, N], and a third one, on features that do
-    not change, tells the doubt of what follows, [A].
+    With conjugate evidence gamma is all that the second one tells, [A, 1, 2, N].
     """
 
     torso: Torso
     quantile_head: Linear
     evidence_head: Linear
-    doubt_head: Linear | None
     num_actions: int = eqx.field(static=True)
     quantiles: int = eqx.field(static=True)
     counted: int | None = eqx.field(static=True)  # features by which conjugate evidence counts; None if learned
@@ -118,10 +116,6 @@ class CEQRNetwork(eqx.Module):
         self.torso = body
         self.quantile_head = Linear(quantile_key, body.features, num_actions * quantiles)
         self.evidence_head = Linear(evidence_key, body.features, num_actions * parts * 2 * quantiles)
-        self.doubt_head = None
-        if counted is not None:
-            doubt_key = jax.random.fold_in(evidence_key, 1)
-            self.doubt_head = Linear(doubt_key, counted + 1, num_actions, DOUBT_GAIN)
         self.num_actions = num_actions
         self.quantiles = quantiles
         self.counted = counted
@@ -134,16 +128,13 @@ class CEQRNetwork(eqx.Module):
             quantiles=self.quantile_head(features).reshape(*shape, self.quantiles),
             evidence=self.evidence_head(features).reshape(*shape, -1, 2, self.quantiles),
             phi=phi,
-            doubt=None if phi is None or self.doubt_head is None else self.doubt_head(phi),
         )
 
 
 class CEQROutputs(NamedTuple):
     quantiles: jax.Array  # [batch, A, N]
     evidence: jax.Array  # [batch, A, 4, 2, N]: raw gamma, nu, alpha, beta of the two percentiles; or gamma alone
-    # With conjugate evidence, else None:
-    phi: Any = None  # [batch, P]: features by which it counts
-    doubt: Any = None  # [batch, A]: doubt of what follows, as a standard deviation in units of the prior's
+    phi: Any = None  # [batch, P]: features by which conjugate evidence counts; None if it is learned
 
 
 class Statistics(NamedTuple):
@@ -233,7 +224,9 @@ class CEQRDQN(ThompsonAgent):
         inverse_nu = evidence_of(evidence, outputs.phi)
         # The noise of nu observations, of which the prior is the first; the others are the interval's.
         noise = inverse_nu * prior + (1 - inverse_nu) * (_width(outputs.evidence) / NORMAL_WIDTH) ** 2
-        return inverse_nu * noise + prior * jax.nn.relu(outputs.doubt) ** 2
+        # Where nothing is known the prior speaks for all that may come; what follows counts as far as it is known.
+        follows = prior * jax.nn.relu(following(evidence, outputs.phi)) ** 2
+        return inverse_nu * noise + (1 - inverse_nu) * follows
 
     def td_interval(self, outputs: CEQROutputs) -> tuple[jax.Array, jax.Array]:
         return _percentiles(outputs.evidence)
@@ -268,7 +261,21 @@ class CEQRDQN(ThompsonAgent):
             lower, upper = _percentiles(pick(outputs.evidence, batch.action))
             inside = _inside(lower, upper, self._target(successors, batch)).mean(0, dtype=jnp.float32)
             counted = counted._replace(share=counted.share + (inside - counted.share) / self.hyper.coverage_window)
+        if self._conjugate:
+            heard = self._doubt_that_follows(successors.target, batch, counted.evidence)
+            counted = counted._replace(evidence=hear(counted.evidence, outputs.phi, batch.action, heard))
         return counted
+
+    def _doubt_that_follows(self, successors: CEQROutputs, batch: Batch, evidence: Evidence) -> jax.Array:
+        """That of the successor's most promising action, discounted, in units of the prior's: [batch].
+
+        It is bounded by that of a successor after which nothing is ever known, so that it cannot feed on itself.
+        """
+        variance = self._variance(successors, evidence)
+        best = jnp.argmax(successors.quantiles.mean(-1) + jnp.sqrt(variance), axis=-1)
+        bound = 1 / (1 - min(self.hyper.discount, LONGEST) ** 2)
+        doubt = jnp.sqrt(jnp.minimum(pick(variance, best) / self.hyper.prior_scale**2, bound))
+        return jnp.where(batch.terminated, 0.0, discount_of_rest(batch, self.hyper.discount) * doubt)
 
     def refresh_statistics(self, state: AgentState) -> Statistics:
         counted: Statistics = state.statistics
@@ -297,9 +304,7 @@ class CEQRDQN(ThompsonAgent):
             "quantile_huber": losses.quantile_huber(theta, target, hyper.kappa),
             "calibration": losses.calibration(theta, target, of_quantiles, hyper.lambda_cal),
         }
-        if self._conjugate:
-            terms["doubt"] = self._doubt_loss(outputs, successors.target, batch, state.statistics.evidence)
-        else:
+        if not self._conjugate:
             nig = _nig(taken)
             if hyper.location == "calibrated":
                 nig = nig._replace(gamma=jax.lax.stop_gradient(nig.gamma))
@@ -312,12 +317,3 @@ class CEQRDQN(ThompsonAgent):
             "quantile_coverage_error": losses.quantile_coverage_error(theta, target),
         }
         return sum(terms.values(), jnp.zeros(())), terms | measures
-
-    def _doubt_loss(self, outputs: CEQROutputs, following: CEQROutputs, batch: Batch, evidence: Evidence) -> jax.Array:
-        """Teaches the doubt of what follows: that of the successor's most promising action, discounted."""
-        variance = self._variance(following, evidence)
-        best = jnp.argmax(following.quantiles.mean(-1) + jnp.sqrt(variance), axis=-1)
-        discount = discount_of_rest(batch, self.hyper.discount)
-        follows = discount * jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
-        error = pick(outputs.doubt, batch.action) - jnp.where(batch.terminated, 0.0, follows)
-        return 0.5 * jnp.mean(error**2)

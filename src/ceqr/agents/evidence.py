@@ -21,6 +21,7 @@ from ceqr.networks import MOST_FEATURES, as_float, projection
 MEMORY = 100_000  # frames in which visits fade to a third, at the most: float32 cannot add them up for ever
 LEAST_SHARPNESS = 2.0  # of the features of vectors: observations 1 apart share 14 % of what is known
 SILENCE = 1e-3  # stands for the features where none is active
+STEP = 0.5  # of what is heard of the doubt that follows: an average over a few times that an action was taken
 BLOCK = 32  # rows of a matrix that is factorised column by column
 
 
@@ -30,12 +31,13 @@ class Evidence(NamedTuple):
     visits: jax.Array  # [A, P, P]: the sum of phi phi^T over the frames in which an action was taken
     fresh: jax.Array  # float32: frames since the last refresh
     root: jax.Array  # [A, P, P]: 1 / nu = |root phi|^2, as of the last refresh
+    follows: jax.Array  # [A, P]: the doubt of what follows is phi^T follows, in units of the prior's
 
 
 def nothing_seen(size: int, actions: int) -> Evidence:
     """Before anything is counted, by so many features: nu is 1 everywhere."""
     zero = jnp.zeros((actions, size, size))
-    return Evidence(zero, jnp.float32(0), zero + jnp.eye(size))
+    return Evidence(zero, jnp.float32(0), zero + jnp.eye(size), zero[:, 0])
 
 
 def sharpness(components: int, features: int) -> float:
@@ -92,17 +94,42 @@ def refresh(evidence: Evidence, memory: int) -> Evidence:
     identity = jnp.eye(visits.shape[-1])
     # Action by action: XLA takes longer for a batch of small products than for each by itself.
     root = jax.lax.map(lambda each: inverse_root(identity + each), visits)
-    return Evidence(visits, jnp.float32(0), root)
+    return evidence._replace(visits=visits, fresh=jnp.float32(0), root=root)
 
 
 def inverse_nu(evidence: Evidence, phi: jax.Array) -> jax.Array:
     """1 / nu of each action, [..., A] from phi [..., P]."""
+    squares = jnp.sum(_projected(evidence, phi.reshape(-1, phi.shape[-1])) ** 2, axis=1)
+    return squares.T.reshape(*phi.shape[:-1], -1)
+
+
+def _projected(evidence: Evidence, rows: jax.Array) -> jax.Array:
+    """root phi of each action, [A, P, rows] from rows [rows, P]."""
     actions, size, _ = evidence.root.shape
     # The large matrices on the left: with 513 features that is up to five times as fast as on the right.
-    rows = phi.reshape(-1, size)
     projected = jax.lax.dot_general(evidence.root.reshape(-1, size), rows, (((1,), (1,)), ((), ())))
-    squares = jnp.sum(projected.reshape(actions, size, -1) ** 2, axis=1)
-    return squares.T.reshape(*phi.shape[:-1], actions)
+    return projected.reshape(actions, size, -1)
+
+
+def following(evidence: Evidence, phi: jax.Array) -> jax.Array:
+    """The doubt of what follows each action, [..., A] from phi [..., P]."""
+    return phi @ evidence.follows.T
+
+
+def hear(evidence: Evidence, phi: jax.Array, action: jax.Array, doubt: jax.Array) -> Evidence:
+    """Taught by a batch what doubt follows: phi [batch, P], the actions taken [batch], and that doubt [batch].
+
+    A step towards it, in the metric of what was counted: where nothing was seen the weights are free to move, and what
+    is known of other states stays. Rows that are alike share a step, so that together they make one. With features that
+    do not overlap it is Q-learning in a table with a step of STEP.
+    """
+    mine = action[:, None] == jnp.arange(len(evidence.root))  # [batch, A]
+    projected = jnp.einsum("apb,ba->bp", _projected(evidence, phi), mine.astype(phi.dtype))
+    alike = jnp.where(action[:, None] == action, projected @ projected.T, 0.0)
+    error = doubt - jnp.sum(following(evidence, phi) * mine, axis=1)
+    steps = STEP * error / jnp.sum(jnp.abs(alike), axis=1)
+    moved = jnp.einsum("bp,ba->ap", steps[:, None] * projected, mine.astype(phi.dtype))
+    return evidence._replace(follows=evidence.follows + jnp.einsum("apq,ap->aq", evidence.root, moved))
 
 
 def inverse_root(matrix: jax.Array) -> jax.Array:
