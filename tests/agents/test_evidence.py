@@ -144,7 +144,7 @@ def test_hearing_of_a_state_leaves_those_alone_that_were_visited() -> None:
     both = np.array([[1, 0], [0.8, 0.6]], np.float32)
     seen = refresh(count(evidence.nothing_seen(2, 1), both[:1].repeat(1_000, 0), np.zeros(1_000, np.int32)))
     told = hear(seen, both[1:], np.zeros(1, np.int32), np.ones(1, np.float32))
-    first, second = np.asarray(evidence.following(told, both))[:, 0]
+    first, second = np.asarray(evidence.following(told, jnp.asarray(both)))[:, 0]
     assert second == pytest.approx(0.5, rel=1e-5)
     assert abs(first) < 0.01
 

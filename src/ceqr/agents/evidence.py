@@ -123,12 +123,12 @@ def hear(evidence: Evidence, phi: jax.Array, action: jax.Array, doubt: jax.Array
     is known of other states stays. Rows that are alike share a step, so that together they make one. With features that
     do not overlap it is Q-learning in a table with a step of STEP.
     """
-    mine = action[:, None] == jnp.arange(len(evidence.root))  # [batch, A]
-    projected = jnp.einsum("apb,ba->bp", _projected(evidence, phi), mine.astype(phi.dtype))
+    mine = jax.nn.one_hot(action, len(evidence.root), dtype=phi.dtype)  # [batch, A]
+    projected = jnp.einsum("apb,ba->bp", _projected(evidence, phi), mine)
     alike = jnp.where(action[:, None] == action, projected @ projected.T, 0.0)
     error = doubt - jnp.sum(following(evidence, phi) * mine, axis=1)
     steps = STEP * error / jnp.sum(jnp.abs(alike), axis=1)
-    moved = jnp.einsum("bp,ba->ap", steps[:, None] * projected, mine.astype(phi.dtype))
+    moved = jnp.einsum("bp,ba->ap", steps[:, None] * projected, mine)
     return evidence._replace(follows=evidence.follows + jnp.einsum("apq,ap->aq", evidence.root, moved))
 
 
