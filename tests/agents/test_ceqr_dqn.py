@@ -188,9 +188,11 @@ class TestConjugate:
         assert self._heard(self._state(9, follows=0.8), ended=True) == pytest.approx(0.4, rel=1e-4)
 
     def test_doubt_cannot_feed_on_itself(self) -> None:
-        """At the most nothing is ever known: 1 + 0.99^2 + ... in units of the prior's variance."""
-        state = self._state(9, follows=1e6)
-        assert self._heard(state, ended=False) == pytest.approx(0.5 * (1e6 + 0.99 / np.sqrt(1 - 0.99**2)), rel=1e-6)
+        """However much was heard: at the most nothing is known of what follows, for which the prior speaks."""
+        state = self._state(9, follows=100.0)
+        assert self._heard(state, ended=False) == pytest.approx(0.5 * (100 + 0.99), rel=1e-6)
+        beliefs = self.agent.beliefs_of(state, self._outputs(width=0.329))
+        np.testing.assert_allclose(beliefs.epistemic, np.sqrt([[0.0409 + 0.9 * 4, 4]]), rtol=1e-4)
 
     def test_frames_are_counted_as_they_are_played(self) -> None:
         state = jit(self.agent.init)(jax.random.key(0))

@@ -163,6 +163,16 @@ def test_doubt_travels_down_a_chain_and_repeated_steps_do_not_diverge() -> None:
     np.testing.assert_allclose(evidence.following(so_far, phi)[:, 0], expected, atol=0.01)
 
 
+def test_rare_successors_of_common_states_do_not_blow_doubt_up() -> None:
+    """What is heard of a state nearly common says more of its rarer successor, of which is heard in turn."""
+    common, nearly, rare = np.array([[1, 0], [0.99, 0.141], [0.6, 0.8]], np.float32)
+    told = refresh(count(evidence.nothing_seen(2, 1), common[None].repeat(1_000, 0), np.zeros(1_000, np.int32)))
+    for _ in range(100):
+        told = hear(told, nearly[None], np.zeros(1, np.int32), 0.1 + 0.99 * evidence.following(told, rare[None])[:, 0])
+    assert float(evidence.following(told, nearly[None])[0, 0]) == pytest.approx(1, rel=1e-3)  # 1.09, cut off
+    assert 1 < float(rare @ told.follows[0]) < 10
+
+
 @pytest.mark.parametrize("size", [1, 32, 33, 100])
 def test_the_root_is_that_of_the_inverse(size: int) -> None:
     rows = np.random.default_rng(0).normal(size=(2 * size, size))

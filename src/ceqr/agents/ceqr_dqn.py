@@ -33,7 +33,6 @@ from ceqr.errors import UserError
 from ceqr.networks import MOST_FEATURES, Linear, Torso, torso
 
 INTERVAL_COVERAGE = 0.9  # of the interval between the 5th and the 95th percentile
-LONGEST = 0.9999  # discount of the longest future whose doubt is told from one without end
 NORMAL_WIDTH = 3.29  # standard deviations between the 5th and the 95th percentile of a normal distribution
 LAMBDA_EP = {  # the paper's Table 1
     "minatar/asterix": 0.001,
@@ -225,7 +224,7 @@ class CEQRDQN(ThompsonAgent):
         # The noise of nu observations, of which the prior is the first; the others are the interval's.
         noise = inverse_nu * prior + (1 - inverse_nu) * (_width(outputs.evidence) / NORMAL_WIDTH) ** 2
         # Where nothing is known the prior speaks for all that may come; what follows counts as far as it is known.
-        follows = prior * jax.nn.relu(following(evidence, outputs.phi)) ** 2
+        follows = prior * following(evidence, outputs.phi) ** 2
         return inverse_nu * noise + (1 - inverse_nu) * follows
 
     def td_interval(self, outputs: CEQROutputs) -> tuple[jax.Array, jax.Array]:
@@ -267,14 +266,10 @@ class CEQRDQN(ThompsonAgent):
         return counted
 
     def _doubt_that_follows(self, successors: CEQROutputs, batch: Batch, evidence: Evidence) -> jax.Array:
-        """That of the successor's most promising action, discounted, in units of the prior's: [batch].
-
-        It is bounded by that of a successor after which nothing is ever known, so that it cannot feed on itself.
-        """
+        """That of the successor's most promising action, discounted, in units of the prior's: [batch]."""
         variance = self._variance(successors, evidence)
         best = jnp.argmax(successors.quantiles.mean(-1) + jnp.sqrt(variance), axis=-1)
-        bound = 1 / (1 - min(self.hyper.discount, LONGEST) ** 2)
-        doubt = jnp.sqrt(jnp.minimum(pick(variance, best) / self.hyper.prior_scale**2, bound))
+        doubt = jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
         return jnp.where(batch.terminated, 0.0, discount_of_rest(batch, self.hyper.discount) * doubt)
 
     def refresh_statistics(self, state: AgentState) -> Statistics:

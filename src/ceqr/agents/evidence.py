@@ -112,7 +112,15 @@ def _projected(evidence: Evidence, rows: jax.Array) -> jax.Array:
 
 
 def following(evidence: Evidence, phi: jax.Array) -> jax.Array:
-    """The doubt of what follows each action, [..., A] from phi [..., P]."""
+    """The doubt of what follows each action, [..., A] from phi [..., P]: no more than the prior's.
+
+    Linear weights tell more than they heard of states that are rarer than those they heard of, and what they tell of a
+    successor is heard in turn: without a bound doubt feeds on itself.
+    """
+    return jnp.clip(_heard(evidence, phi), 0.0, 1.0)
+
+
+def _heard(evidence: Evidence, phi: jax.Array) -> jax.Array:
     return phi @ evidence.follows.T
 
 
@@ -126,7 +134,7 @@ def hear(evidence: Evidence, phi: jax.Array, action: jax.Array, doubt: jax.Array
     mine = jax.nn.one_hot(action, len(evidence.root), dtype=phi.dtype)  # [batch, A]
     projected = jnp.einsum("apb,ba->bp", _projected(evidence, phi), mine)
     alike = jnp.where(action[:, None] == action, projected @ projected.T, 0.0)
-    error = doubt - jnp.sum(following(evidence, phi) * mine, axis=1)
+    error = doubt - jnp.sum(_heard(evidence, phi) * mine, axis=1)
     steps = STEP * error / jnp.sum(jnp.abs(alike), axis=1)
     moved = jnp.einsum("bp,ba->ap", steps[:, None] * projected, mine)
     return evidence._replace(follows=evidence.follows + jnp.einsum("apq,ap->aq", evidence.root, moved))
