@@ -16,14 +16,17 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import tyro
+from jax.nn import relu
 from rows import Rows
 
-from ceqr.agents.base import pick
+from ceqr import agents
+from ceqr.agents.base import AgentState, Batch, Metrics, Successors, pick
+from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRNetwork, CEQROutputs
 from ceqr.cli import use_compilation_cache
 from ceqr.config import default_config
 from ceqr.errors import UserError
@@ -31,14 +34,74 @@ from ceqr.evaluate import play_episodes
 from ceqr.losses import quantile_coverage_error, quantile_levels
 from ceqr.training.train import player_of
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "as printed": {"calibrate_quantiles": True},
-    "without SHARP": {"calibrate_quantiles": True, "lambda_cal": 0.0},  # of the interval, too
-    "none": {},
-    "none, pinball": {"kappa": 0.0},  # whose optimum is calibrated by itself
-}
 LOOKED_AT = 2_048  # transitions of replay
 EPISODES, LIMIT = 100, 10_000
+
+
+@dataclass(frozen=True)
+class Pooled(CEQRDQN):
+    """Each quantile is judged by all target quantiles, of which it should have its level below it. No SHARP."""
+
+    def loss(
+        self, outputs: CEQROutputs, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
+        loss, metrics = super().loss(outputs, successors, batch, state)
+        theta, target = pick(outputs.quantiles, batch.action), self._target(successors, batch)
+        error = target[:, None, :] - theta[:, :, None]  # [B, N, N]
+        below = jnp.mean(error <= 0, axis=(0, 2))
+        return loss + _coverage(error, below, self.hyper.lambda_cal), metrics
+
+
+class Counted(NamedTuple):
+    """What CEQR-DQN counts, and what is averaged over the coverage window of its quantiles."""
+
+    share: Any
+    evidence: Any
+    below: jax.Array  # [N]: the share of i-th target quantiles below the i-th quantile
+
+
+@dataclass(frozen=True)
+class Averaged(CEQRDQN):
+    """The paper's COV, judged on an average over the coverage window instead of a batch. No SHARP."""
+
+    def init_statistics(self, params: CEQRNetwork) -> Any:
+        levels = quantile_levels(self.hyper.quantiles)
+        return Counted(*super().init_statistics(params), below=levels)
+
+    def update_statistics(
+        self, state: AgentState, outputs: CEQROutputs, successors: Successors, batch: Batch, frame: jax.Array
+    ) -> Any:
+        counted: Any = super().update_statistics(state, outputs, successors, batch, frame)
+        theta, target = pick(outputs.quantiles, batch.action), self._target(successors, batch)
+        moved = (jnp.mean(target <= theta, axis=0) - counted.below) / self.hyper.coverage_window
+        return counted._replace(below=counted.below + moved)
+
+    def loss(
+        self, outputs: CEQROutputs, successors: Successors, batch: Batch, state: AgentState
+    ) -> tuple[jax.Array, Metrics]:
+        loss, metrics = super().loss(outputs, successors, batch, state)
+        theta, target = pick(outputs.quantiles, batch.action), self._target(successors, batch)
+        counted: Any = state.statistics
+        return loss + _coverage((target - theta)[..., None], counted.below, self.hyper.lambda_cal), metrics
+
+
+def _coverage(error: jax.Array, below: jax.Array, sharpness: float) -> jax.Array:
+    """The paper's (1 - lambda_cal) COV, by what is known of the share below: error [B, N, any], below [N]."""
+    level = quantile_levels(len(below))
+    under, over = (below < level)[:, None], (below > level)[:, None]
+    return (1 - sharpness) * jnp.mean(jnp.where(under, relu(error), 0) + jnp.where(over, relu(-error), 0))
+
+
+agents.register("pooled", Pooled)
+agents.register("averaged", Averaged)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # an agent and its options
+    "as printed": ("ceqr-dqn", {"calibrate_quantiles": True}),
+    "as printed, no SHARP": ("ceqr-dqn", {"calibrate_quantiles": True, "lambda_cal": 0.0}),  # of the interval, too
+    "averaged, no SHARP": ("averaged", {}),
+    "pooled, no SHARP": ("pooled", {}),
+    "none": ("ceqr-dqn", {}),
+    "none, pinball": ("ceqr-dqn", {"kappa": 0.0}),  # whose optimum is calibrated by itself
+}
 
 
 @dataclass(frozen=True)
@@ -68,15 +131,15 @@ def main(options: Options) -> None:
     for seed in range(options.seed_start, options.seed_start + options.seeds):
         for variant in options.variants:
             if not rows.has(variant, seed):
-                rows.add(variant=variant, seed=seed, **train(VARIANTS[variant], seed, options.frames))
+                rows.add(variant=variant, seed=seed, **train(*VARIANTS[variant], seed, options.frames))
     print(summary(rows.read()))
 
 
-def train(particular: dict[str, Any], seed: int, frames: int) -> dict[str, Any]:
+def train(name: str, particular: dict[str, Any], seed: int, frames: int) -> dict[str, Any]:
     """One seed: how well it plays, and how well its quantiles cover."""
     config = default_config("ceqr-dqn", None, "gymnax/CartPole-v1")
     hyper = dataclasses.replace(config.hyper, **particular)
-    config = dataclasses.replace(config, hyper=hyper, seed_start=seed, frames=frames)
+    config = dataclasses.replace(config, agent=name, hyper=hyper, seed_start=seed, frames=frames)
     player, began = player_of(config), time.monotonic()
     player.start()
     frame = 0
