@@ -13,7 +13,7 @@ from ceqr import losses
 from ceqr.agents.base import AgentState, Beliefs, Successors, pick
 from ceqr.agents.ceqr_dqn import CEQRDQN, CEQRDQNHyperparameters, CEQROutputs
 from ceqr.errors import UserError
-from tests.agents.programs import make_batch, normal
+from tests.agents.programs import equal, make_batch, normal
 
 HYPER = CEQRDQNHyperparameters(hidden=(16,), quantiles=4, batch_size=6, lambda_ep=0.3)
 AGENT = CEQRDQN(HYPER, observation_shape=(3,), num_actions=2)
@@ -186,6 +186,48 @@ class TestConjugate:
         # Action 1, of which nothing is known: 1 in units of the prior's, of which a step goes half the way.
         assert self._heard(self._state(9), ended=False) == pytest.approx(0.5 * 0.99, rel=1e-4)
         assert self._heard(self._state(9, follows=0.8), ended=True) == pytest.approx(0.4, rel=1e-4)
+
+    def test_doubt_of_several_steps_later_is_discounted_as_often_and_ends_with_the_episode(self) -> None:
+        """Four rows that share nothing, each with a successor of which nothing is known."""
+        phi = jnp.eye(4, 17)
+        outputs = CEQROutputs(jnp.zeros((4, 2, 4)), jnp.zeros((4, 2, 1, 2, 4)), phi)
+        unknown = outputs._replace(phi=jnp.eye(4, 17, k=8))
+        batch = make_batch([0, 0, 1, 1], [False, False, False, True], size=3)._replace(steps=jnp.array([1, 3, 2, 2]))
+        counted = jit(self.agent.update_statistics)(
+            self._state(0), outputs, Successors(unknown, None), batch, jnp.int32(7)
+        )
+        told = np.asarray(counted.evidence.follows @ phi.T)
+        expected = 0.5 * np.array([[0.99, 0.99**3, 0, 0], [0, 0, 0.99**2, 0]])
+        np.testing.assert_allclose(told, expected, rtol=1e-5)
+
+    @pytest.mark.parametrize(("ahead", "doubt"), [(0.8, 1.0), (1.0, 0.1)])
+    def test_doubt_follows_on_what_exploring_would_prefer(self, ahead: float, doubt: float) -> None:
+        """lambda_ep, 0.5, times deviations of 0.2 and 2: action 1 is preferred unless 0 is better by more than 0.9."""
+        outputs = self._outputs(width=0.0)
+        after = outputs._replace(quantiles=outputs.quantiles.at[:, 0].add(ahead))
+        batch = make_batch([0], [False], size=3)
+        counted = jit(self.agent.update_statistics)(
+            self._state(9), outputs, Successors(after, None), batch, jnp.int32(7)
+        )
+        assert float(counted.evidence.follows[0, 0]) == pytest.approx(0.5 * 0.99 * doubt, rel=1e-4)
+
+    def test_what_was_counted_is_refreshed_where_the_target_network_follows_by_itself(self) -> None:
+        agent = dataclasses.replace(self.agent, hyper=dataclasses.replace(self.agent.hyper, target_rate=0.25))
+        state = jit(agent.init)(jax.random.key(0))
+        seen = jnp.zeros((1, 17)).at[0, 0].set(1)
+        state = state._replace(statistics=agent.count_frames(state, seen, jnp.array([1])))
+        after = jit(agent.copy_target)(state)
+        assert equal(after.target, state.target)
+        assert float(after.statistics.evidence.root[1, 0, 0]) == pytest.approx(np.sqrt(0.5), rel=1e-4)
+
+    def test_doubt_is_finite_where_the_prior_is_nothing_beside_the_noise(self) -> None:
+        """1 / nu must not exceed 1, not even by rounding: the noise of other observations would be negative."""
+        agent = dataclasses.replace(self.agent, hyper=dataclasses.replace(self.agent.hyper, prior_scale=0.01))
+        state = jit(agent.init)(jax.random.key(0))
+        phi = jnp.asarray(normal(3, 64, 17))
+        evidence = jnp.zeros((64, 2, 1, 2, 4)).at[..., 1, :].set(1e5)
+        outputs = CEQROutputs(jnp.zeros((64, 2, 4)), evidence, phi / jnp.linalg.norm(phi, axis=1, keepdims=True))
+        assert np.isfinite(agent.beliefs_of(state, outputs).epistemic).all()
 
     def test_doubt_cannot_feed_on_itself(self) -> None:
         """However much was heard: at the most nothing is known of what follows, for which the prior speaks."""

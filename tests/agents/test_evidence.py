@@ -62,6 +62,7 @@ def test_an_action_never_taken_stays_at_its_prior() -> None:
     phi, action = _data(200)
     seen = np.asarray(inverse_nu(_seen(phi, action), phi))
     np.testing.assert_allclose(seen[:, -1], 1, rtol=1e-5)
+    assert (seen <= 1).all()  # or the noise of nu - 1 observations would be that of fewer than none
     assert (seen[:, :-1] < 0.3).all()
 
 
@@ -173,6 +174,34 @@ def test_rare_successors_of_common_states_do_not_blow_doubt_up() -> None:
     assert 1 < float(rare @ told.follows[0]) < 10
 
 
+def test_rows_that_are_opposite_do_not_make_large_steps() -> None:
+    """Signed, what they share would cancel what they have of their own."""
+    phi = jnp.array([[1, 0], [-0.99, 0.141]], jnp.float32)
+    told, step = evidence.nothing_seen(2, 1), jit(hear)
+    for _ in range(1_000):
+        told = step(told, phi, jnp.zeros(2, int), jnp.array([0.5, -0.3]))
+        assert float(jnp.max(jnp.abs(told.follows))) < 3
+    np.testing.assert_allclose(phi @ told.follows[0], [0.5, -0.3], atol=0.05)
+
+
+def test_more_states_than_features_hear_about_what_least_squares_would_tell() -> None:
+    """Of states that share features and hear of different doubts, for long, while more and more is counted."""
+    states, features, draw = 64, 9, np.random.default_rng(0)
+    phi = np.abs(draw.normal(size=(states, features))).astype(np.float32)
+    phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+    doubt = draw.uniform(size=states).astype(np.float32)
+    fitted = np.clip(phi @ np.linalg.lstsq(phi, doubt, rcond=None)[0], 0, 1)
+    told, step = evidence.nothing_seen(features, 1), jit(hear)
+    for i in range(2_000):
+        rows = draw.integers(states, size=32)
+        if i % 50 == 0:
+            told = refresh(count(told, phi[rows], np.zeros(32, np.int32)))
+        told = step(told, phi[rows], np.zeros(32, np.int32), doubt[rows])
+    heard = np.asarray(evidence.following(told, jnp.asarray(phi)))[:, 0]
+    assert float(jnp.max(jnp.abs(told.follows))) < 5
+    assert np.abs(heard - doubt).mean() < 1.1 * np.abs(fitted - doubt).mean()
+
+
 @pytest.mark.parametrize("size", [1, 32, 33, 100])
 def test_the_root_is_that_of_the_inverse(size: int) -> None:
     rows = np.random.default_rng(0).normal(size=(2 * size, size))
@@ -209,6 +238,25 @@ def test_a_million_frames_leave_a_sound_matrix() -> None:
             assert np.sum((root @ phi) ** 2) == pytest.approx(phi @ np.linalg.solve(precision, phi), rel=0.05)
 
 
+def test_one_state_for_ever_leaves_a_sound_matrix() -> None:
+    """Each frame is rounded alike, so that errors add up instead of cancelling: a large sum must not see them."""
+    phi = evidence.to_phi(jax.random.normal(jax.random.key(0), (1, 32)))
+
+    @jit
+    def play() -> Evidence:
+        def period(_: jax.Array, so_far: Evidence) -> Evidence:
+            action = jnp.zeros(1, int)
+            so_far = jax.lax.fori_loop(0, 1_000, lambda _, seen: evidence.count(seen, phi, action), so_far)
+            return evidence.refresh(so_far, evidence.MEMORY)
+
+        return jax.lax.fori_loop(0, 300, period, evidence.nothing_seen(33, 1))
+
+    seen = play()
+    assert np.linalg.eigvalsh(np.eye(33) + np.asarray(seen.visits[0], np.float64)).min() > 0.9
+    # All that memory holds: 100,000 frames, but for those that have faded in 300,000.
+    assert 1 / float(inverse_nu(seen, phi)[0, 0]) == pytest.approx(95_000, rel=0.02)
+
+
 def test_doubt_falls_with_visits_in_a_grid_world() -> None:
     """Far cells are rarely reached: nu must rank states and actions as the true numbers of visits do."""
     env = Grid()
@@ -237,5 +285,9 @@ def test_doubt_falls_with_visits_in_a_grid_world() -> None:
     assert result.statistic > 0.9
     _, beliefs = agent.act_greedily(learned, everywhere)
     doubt = np.asarray(beliefs.epistemic)
-    # Doubt of what follows is in it: next to what was never seen, what was seen is doubted, too.
     assert np.median(doubt[visits == 0]) > np.median(doubt[visits > 0])
+    # Doubt of what follows is in it: of most of what was seen, too, something unknown is not far.
+    counted = learned.statistics
+    alone = counted._replace(evidence=counted.evidence._replace(follows=jnp.zeros_like(counted.evidence.follows)))
+    _, beliefs = agent.act_greedily(learned._replace(statistics=alone), everywhere)
+    assert np.median((doubt**2 - np.asarray(beliefs.epistemic) ** 2)[visits > 0]) > 0.1

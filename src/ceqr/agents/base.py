@@ -194,7 +194,8 @@ class Hyperparameters:
     learning_starts: int = field(default=5_000, metadata={"least": 1})
     """Frames played before the first update."""
     target_period: int = field(default=1_000, metadata={"least": 1})
-    """Frames between copies of the network to the target network."""
+    """Frames between copies of the network to the target network; and, whether it is copied or follows, between
+    refreshes of what is counted, where doubt counts what was played."""
     target_rate: float = field(default=0.0, metadata={"least": 0.0, "most": 1.0})
     """Share of the network that the target network takes over with every update (Polyak averaging); 0 for whole copies
     every --target-period frames."""

@@ -268,7 +268,7 @@ class CEQRDQN(ThompsonAgent):
     def _doubt_that_follows(self, successors: CEQROutputs, batch: Batch, evidence: Evidence) -> jax.Array:
         """That of the successor's most promising action, discounted, in units of the prior's: [batch]."""
         variance = self._variance(successors, evidence)
-        best = jnp.argmax(successors.quantiles.mean(-1) + jnp.sqrt(variance), axis=-1)
+        best = jnp.argmax(successors.quantiles.mean(-1) + self.deviation(jnp.sqrt(variance)), axis=-1)
         doubt = jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
         return jnp.where(batch.terminated, 0.0, discount_of_rest(batch, self.hyper.discount) * doubt)
 

@@ -4,10 +4,11 @@ A normal-inverse-gamma prior on a linear model of features phi has the posterior
 
     1 / nu(x, a) = phi(x)^T (I + sum_i phi_i phi_i^T)^-1 phi(x),
 
-with the sum over all frames i in which a was taken, so nu counts what was seen: 1 before anything was, 1 + k after k
-visits to one state. phi has length 1 and never changes: for images it is the last hidden layer of the network as it was
-at the start, for vectors random Fourier features. The learning network's own would not do: while nothing pays it
-forgets how to tell states apart, and all of them look visited (docs/evidence.md).
+with the sum over the frames i in which a was taken (they count from the next refresh on, and fade slowly), so nu counts
+what was seen: 1 before anything was, 1 + k after k visits to one state. phi has length 1 and never changes: for images
+it is the last hidden layer of the network as it was at the start, for vectors random Fourier features. The learning
+network's own would not do: while nothing pays it forgets how to tell states apart, and all of them look visited
+(docs/evidence.md).
 """
 
 from typing import Any, NamedTuple
@@ -29,15 +30,16 @@ class Evidence(NamedTuple):
     """What was counted, for A actions and P features."""
 
     visits: jax.Array  # [A, P, P]: the sum of phi phi^T over the frames in which an action was taken
+    excess: jax.Array  # [A, P, P]: what rounding has added to visits; one state that recurs is always rounded alike
     fresh: jax.Array  # float32: frames since the last refresh
     root: jax.Array  # [A, P, P]: 1 / nu = |root phi|^2, as of the last refresh
     follows: jax.Array  # [A, P]: the doubt of what follows is phi^T follows, in units of the prior's
 
 
 def nothing_seen(size: int, actions: int) -> Evidence:
-    """Before anything is counted, by so many features: nu is 1 everywhere."""
+    """Before anything is counted or heard, by so many features: nu is 1 everywhere, and nothing follows."""
     zero = jnp.zeros((actions, size, size))
-    return Evidence(zero, jnp.float32(0), zero + jnp.eye(size), zero[:, 0])
+    return Evidence(zero, zero, jnp.float32(0), zero + jnp.eye(size), zero[:, 0])
 
 
 def sharpness(components: int, features: int) -> float:
@@ -80,26 +82,29 @@ def to_phi(features: jax.Array, most: int = MOST_FEATURES) -> jax.Array:
 def count(evidence: Evidence, phi: jax.Array, action: jax.Array) -> Evidence:
     """With a few frames more: phi [lanes, P] and the actions taken [lanes]."""
 
-    def one(lane: Any, visits: jax.Array) -> jax.Array:
-        return visits.at[action[lane]].add(jnp.outer(phi[lane], phi[lane]))
+    def one(lane: Any, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        taken, (visits, excess) = action[lane], sums
+        number = jnp.outer(phi[lane], phi[lane]) - excess[taken]
+        total = visits[taken] + number
+        return visits.at[taken].set(total), excess.at[taken].set((total - visits[taken]) - number)
 
-    lanes = len(phi)
-    visits = one(0, evidence.visits) if lanes == 1 else jax.lax.fori_loop(0, lanes, one, evidence.visits)
-    return evidence._replace(visits=visits, fresh=evidence.fresh + len(phi))
+    lanes, sums = len(phi), (evidence.visits, evidence.excess)
+    visits, excess = one(0, sums) if lanes == 1 else jax.lax.fori_loop(0, lanes, one, sums)
+    return evidence._replace(visits=visits, excess=excess, fresh=evidence.fresh + lanes)
 
 
 def refresh(evidence: Evidence, memory: int) -> Evidence:
     """With the inverse of what was counted up to now; visits fade with the frames since, at the rate 1 / memory."""
-    visits = jnp.exp(-evidence.fresh / min(memory, MEMORY)) * evidence.visits
+    visits = jnp.exp(-evidence.fresh / min(memory, MEMORY)) * (evidence.visits - evidence.excess)
     identity = jnp.eye(visits.shape[-1])
     # Action by action: XLA takes longer for a batch of small products than for each by itself.
     root = jax.lax.map(lambda each: inverse_root(identity + each), visits)
-    return evidence._replace(visits=visits, fresh=jnp.float32(0), root=root)
+    return Evidence(visits, jnp.zeros_like(visits), jnp.float32(0), root, evidence.follows)
 
 
 def inverse_nu(evidence: Evidence, phi: jax.Array) -> jax.Array:
-    """1 / nu of each action, [..., A] from phi [..., P]."""
-    squares = jnp.sum(_projected(evidence, phi.reshape(-1, phi.shape[-1])) ** 2, axis=1)
+    """1 / nu of each action, [..., A] from phi [..., P]; never above 1, not even by rounding."""
+    squares = jnp.minimum(jnp.sum(_projected(evidence, phi.reshape(-1, phi.shape[-1])) ** 2, axis=1), 1.0)
     return squares.T.reshape(*phi.shape[:-1], -1)
 
 
