@@ -44,7 +44,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's nam
         "n_step": 3,
         "init": "uniform",
         "double": True,
-        "ceqr-dqn": REAL_DOUBT | {"prior_scale": 10.0},
+        "ceqr-dqn": REAL_DOUBT,
     },
     "pixels": {
         "frames": 1_000_000,

@@ -161,7 +161,7 @@ class TestConjugate:
         state = jit(self.agent.init)(jax.random.key(0))
         evidence = state.statistics.evidence
         seen = evidence._replace(
-            visits=evidence.visits.at[0, 0, 0].set(visits), follows=evidence.follows.at[:, 0].set(follows)
+            visits=evidence.visits.at[0, 0, 0].set(visits), follows=evidence.follows.at[:, :, 0].set(follows)
         )
         state = state._replace(statistics=state.statistics._replace(evidence=seen))
         return state._replace(statistics=self.agent.refresh_statistics(state))
@@ -180,7 +180,7 @@ class TestConjugate:
         """The doubt of what follows action 0, in units of the prior's, after one update that took it."""
         batch, outputs = make_batch([0], [ended], size=3), self._outputs(width=0.0)
         counted = jit(self.agent.update_statistics)(state, outputs, Successors(outputs, None), batch, jnp.int32(7))
-        return float(counted.evidence.follows[0, 0])
+        return float(counted.evidence.follows[0, 0, 0])
 
     def test_doubt_travels_back_from_the_most_promising_successor(self) -> None:
         # Action 1, of which nothing is known: 1 in units of the prior's, of which a step goes half the way.
@@ -198,7 +198,15 @@ class TestConjugate:
         )
         told = np.asarray(counted.evidence.follows @ phi.T)
         expected = 0.5 * np.array([[0.99, 0.99**3, 0, 0], [0, 0, 0.99**2, 0]])
-        np.testing.assert_allclose(told, expected, rtol=1e-5)
+        np.testing.assert_allclose(told[0], expected, rtol=1e-5)
+        assert not told[1].any()
+        # Transitions of which each second one was played a frame later.
+        counted = jit(self.agent.update_statistics)(
+            self._state(0), outputs, Successors(unknown, None), batch._replace(number=jnp.arange(4) // 2), jnp.int32(7)
+        )
+        told = np.asarray(counted.evidence.follows @ phi.T)
+        halves = np.array([[1, 0, 0, 1], [0, 1, 1, 0]])
+        np.testing.assert_allclose(told, halves[:, None] * expected, rtol=1e-5)
 
     @pytest.mark.parametrize(("ahead", "doubt"), [(0.8, 1.0), (1.0, 0.1)])
     def test_doubt_follows_on_what_exploring_would_prefer(self, ahead: float, doubt: float) -> None:
@@ -209,7 +217,7 @@ class TestConjugate:
         counted = jit(self.agent.update_statistics)(
             self._state(9), outputs, Successors(after, None), batch, jnp.int32(7)
         )
-        assert float(counted.evidence.follows[0, 0]) == pytest.approx(0.5 * 0.99 * doubt, rel=1e-4)
+        assert float(counted.evidence.follows[0, 0, 0]) == pytest.approx(0.5 * 0.99 * doubt, rel=1e-4)
 
     def test_what_was_counted_is_refreshed_where_the_target_network_follows_by_itself(self) -> None:
         agent = dataclasses.replace(self.agent, hyper=dataclasses.replace(self.agent.hyper, target_rate=0.25))

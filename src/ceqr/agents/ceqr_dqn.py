@@ -25,7 +25,17 @@ from ceqr.agents.base import (
     discount_of_rest,
     pick,
 )
-from ceqr.agents.evidence import Evidence, Fourier, count, following, hear, nothing_seen, refresh, to_phi
+from ceqr.agents.evidence import (
+    Evidence,
+    Fourier,
+    count,
+    following,
+    following_twice,
+    hear,
+    nothing_seen,
+    refresh,
+    to_phi,
+)
 from ceqr.agents.evidence import inverse_nu as evidence_of
 from ceqr.agents.qr_dqn import quantile_targets
 from ceqr.agents.thompson import ThompsonAgent, ThompsonHyperparameters
@@ -78,7 +88,7 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
     evidence_features: int = field(default=0, metadata={"least": 0, "most": 4_096})
     """With conjugate evidence: by how many features it tells states apart, which bounds how many it can; for images at
     most as many as the last hidden layer has units. 0 for as many as that, and at most 256."""
-    prior_scale: float = field(default=1.0, metadata={"above": 0.0})
+    prior_scale: float = field(default=10.0, metadata={"above": 0.0})
     """With conjugate evidence: the standard deviation of a return of which nothing is known, in units of reward."""
     double: bool = False
     """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
@@ -212,20 +222,20 @@ class CEQRDQN(ThompsonAgent):
     def beliefs(self, outputs: CEQROutputs, state: AgentState) -> Beliefs:
         if self._conjugate:
             aleatoric = _width(outputs.evidence)
-            epistemic = jnp.sqrt(self._variance(outputs, state.statistics.evidence))
+            evidence: Evidence = state.statistics.evidence
+            epistemic = jnp.sqrt(self._variance(outputs, evidence, following(evidence, outputs.phi)))
         else:
             aleatoric, epistemic = losses.uncertainty(_nig(outputs.evidence))
         return Beliefs(outputs.quantiles.mean(-1), epistemic, aleatoric, outputs.quantiles)
 
-    def _variance(self, outputs: CEQROutputs, evidence: Evidence) -> jax.Array:
+    def _variance(self, outputs: CEQROutputs, evidence: Evidence, follows: jax.Array) -> jax.Array:
         """Of the mean return, [..., A]: what conjugacy says of a state and action, and what follows from there."""
         prior = self.hyper.prior_scale**2
         inverse_nu = evidence_of(evidence, outputs.phi)
         # The noise of nu observations, of which the prior is the first; the others are the interval's.
         noise = inverse_nu * prior + (1 - inverse_nu) * (_width(outputs.evidence) / NORMAL_WIDTH) ** 2
         # Where nothing is known the prior speaks for all that may come; what follows counts as far as it is known.
-        follows = prior * following(evidence, outputs.phi) ** 2
-        return inverse_nu * noise + (1 - inverse_nu) * follows
+        return inverse_nu * noise + (1 - inverse_nu) * prior * follows**2
 
     def td_interval(self, outputs: CEQROutputs) -> tuple[jax.Array, jax.Array]:
         return _percentiles(outputs.evidence)
@@ -261,15 +271,26 @@ class CEQRDQN(ThompsonAgent):
             inside = _inside(lower, upper, self._target(successors, batch)).mean(0, dtype=jnp.float32)
             counted = counted._replace(share=counted.share + (inside - counted.share) / self.hyper.coverage_window)
         if self._conjugate:
-            heard = self._doubt_that_follows(successors.target, batch, counted.evidence)
-            counted = counted._replace(evidence=hear(counted.evidence, outputs.phi, batch.action, heard))
+            listener = (batch.number + jnp.arange(len(batch.number))) % 2  # whoever it was before, mostly halves
+            heard = self._doubt_that_follows(successors.target, batch, listener, counted.evidence)
+            counted = counted._replace(evidence=hear(counted.evidence, outputs.phi, batch.action, heard, listener))
         return counted
 
-    def _doubt_that_follows(self, successors: CEQROutputs, batch: Batch, evidence: Evidence) -> jax.Array:
-        """That of the successor's most promising action, discounted, in units of the prior's: [batch]."""
-        variance = self._variance(successors, evidence)
-        best = jnp.argmax(successors.quantiles.mean(-1) + self.deviation(jnp.sqrt(variance)), axis=-1)
-        doubt = jnp.sqrt(pick(variance, best)) / self.hyper.prior_scale
+    def _doubt_that_follows(
+        self, successors: CEQROutputs, batch: Batch, listener: jax.Array, evidence: Evidence
+    ) -> jax.Array:
+        """That of the successor's most promising action, discounted, in units of the prior's: [batch].
+
+        Who listens chooses the action, and hears what the other one tells of it: the largest of several noisy doubts is
+        too large, and would be heard again and again (van Hasselt 2010).
+        """
+        told = following_twice(evidence, successors.phi)
+        chosen, heard = (
+            self._variance(successors, evidence, jnp.where(listener[:, None] == 0, *order))
+            for order in (told, told[::-1])
+        )
+        best = jnp.argmax(successors.quantiles.mean(-1) + self.deviation(jnp.sqrt(chosen)), axis=-1)
+        doubt = jnp.sqrt(pick(heard, best)) / self.hyper.prior_scale
         return jnp.where(batch.terminated, 0.0, discount_of_rest(batch, self.hyper.discount) * doubt)
 
     def refresh_statistics(self, state: AgentState) -> Statistics:

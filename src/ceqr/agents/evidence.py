@@ -33,13 +33,13 @@ class Evidence(NamedTuple):
     excess: jax.Array  # [A, P, P]: what rounding has added to visits; one state that recurs is always rounded alike
     fresh: jax.Array  # float32: frames since the last refresh
     root: jax.Array  # [A, P, P]: 1 / nu = |root phi|^2, as of the last refresh
-    follows: jax.Array  # [A, P]: the doubt of what follows is phi^T follows, in units of the prior's
+    follows: jax.Array  # [2, A, P]: the doubt of what follows is phi^T follows, in units of the prior's; told twice
 
 
 def nothing_seen(size: int, actions: int) -> Evidence:
     """Before anything is counted or heard, by so many features: nu is 1 everywhere, and nothing follows."""
     zero = jnp.zeros((actions, size, size))
-    return Evidence(zero, zero, jnp.float32(0), zero + jnp.eye(size), zero[:, 0])
+    return Evidence(zero, zero, jnp.float32(0), zero + jnp.eye(size), jnp.zeros((2, actions, size)))
 
 
 def sharpness(components: int, features: int) -> float:
@@ -117,32 +117,39 @@ def _projected(evidence: Evidence, rows: jax.Array) -> jax.Array:
 
 
 def following(evidence: Evidence, phi: jax.Array) -> jax.Array:
-    """The doubt of what follows each action, [..., A] from phi [..., P]: no more than the prior's.
+    """The doubt of what follows each action, [..., A] from phi [..., P]: no more than the prior's."""
+    return jnp.mean(following_twice(evidence, phi), axis=0)
+
+
+def following_twice(evidence: Evidence, phi: jax.Array) -> jax.Array:
+    """The same as each of two sets of weights tells it, [2, ..., A].
 
     Linear weights tell more than they heard of states that are rarer than those they heard of, and what they tell of a
     successor is heard in turn: without a bound doubt feeds on itself.
     """
-    return jnp.clip(_heard(evidence, phi), 0.0, 1.0)
+    return jnp.clip(_told(evidence, phi), 0.0, 1.0)
 
 
-def _heard(evidence: Evidence, phi: jax.Array) -> jax.Array:
-    return phi @ evidence.follows.T
+def _told(evidence: Evidence, phi: jax.Array) -> jax.Array:
+    return jnp.einsum("...p,kap->k...a", phi, evidence.follows)
 
 
-def hear(evidence: Evidence, phi: jax.Array, action: jax.Array, doubt: jax.Array) -> Evidence:
-    """Taught by a batch what doubt follows: phi [batch, P], the actions taken [batch], and that doubt [batch].
+def hear(evidence: Evidence, phi: jax.Array, action: jax.Array, doubt: jax.Array, listener: jax.Array) -> Evidence:
+    """Taught by a batch what doubt follows: phi [batch, P], the actions taken, that doubt, and who listens (0 or 1).
 
     A step towards it, in the metric of what was counted: where nothing was seen the weights are free to move, and what
     is known of other states stays. Rows that are alike share a step, so that together they make one. With features that
     do not overlap it is Q-learning in a table with a step of STEP.
     """
     mine = jax.nn.one_hot(action, len(evidence.root), dtype=phi.dtype)  # [batch, A]
+    listens = jax.nn.one_hot(listener, 2, dtype=phi.dtype)  # [batch, 2]
     projected = jnp.einsum("apb,ba->bp", _projected(evidence, phi), mine)
-    alike = jnp.where(action[:, None] == action, projected @ projected.T, 0.0)
-    error = doubt - jnp.sum(_heard(evidence, phi) * mine, axis=1)
+    together = (action[:, None] == action) & (listener[:, None] == listener)
+    alike = jnp.where(together, projected @ projected.T, 0.0)
+    error = doubt - jnp.einsum("kba,ba,bk->b", _told(evidence, phi), mine, listens)
     steps = STEP * error / jnp.sum(jnp.abs(alike), axis=1)
-    moved = jnp.einsum("bp,ba->ap", steps[:, None] * projected, mine)
-    return evidence._replace(follows=evidence.follows + jnp.einsum("apq,ap->aq", evidence.root, moved))
+    moved = jnp.einsum("bp,ba,bk->kap", steps[:, None] * projected, mine, listens)
+    return evidence._replace(follows=evidence.follows + jnp.einsum("apq,kap->kaq", evidence.root, moved))
 
 
 def inverse_root(matrix: jax.Array) -> jax.Array:
