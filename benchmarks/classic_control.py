@@ -3,9 +3,10 @@
     python benchmarks/classic_control.py                                  # hours; begins again where it was stopped
     python benchmarks/classic_control.py --tasks CartPole-v1 --agents qr-dqn sb3 --seeds 3
 
-Ours have the defaults for vectors, the same for all tasks, and play gymnax's compiled environments where there are any;
-sb3-contrib's QR-DQN has the settings that the RL Zoo found for each task. All have the frames that the Zoo gives. The
-seeds, from 1,000 on, chose no setting. Rows go to classic_control.csv in --out as they are found. Needs
+Ours are the runs of the sweep results/classic-control.toml: the defaults for vectors, the same for all tasks, in
+gymnax's compiled environments where there are any. sb3-contrib's QR-DQN has the settings that the RL Zoo found for each
+task. All have the frames that the Zoo gives. The seeds, from 4,000 on, chose no setting. Rows go to classic_control.csv
+in --out as they are found, and runs are where `ceqr sweep results/classic-control.toml` has them. Needs
 `pip install -e ".[bench,box2d,gymnax]"`.
 """
 
@@ -13,7 +14,7 @@ seeds, from 1,000 on, chose no setting. Rows go to classic_control.csv in --out 
 import statistics
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +22,14 @@ import tyro
 from rows import Rows
 
 from ceqr.cli import use_compilation_cache
-from ceqr.config import default_config
 from ceqr.errors import UserError
 from ceqr.evaluate import evaluate
+from ceqr.experiments import sweep
 from ceqr.runs import read_episodes, read_metrics
 from ceqr.training import train
 
+SWEEP = Path(__file__).parents[1] / "results" / "classic-control.toml"
+RESULTS = SWEEP.with_suffix("")
 EPISODES = 100  # greedy ones, of which the mean is taken
 SB3 = "sb3"
 AGENTS = ("ceqr-dqn", "qr-dqn", SB3)
@@ -76,9 +79,9 @@ class Options:
     """Which tasks."""
     seeds: int = 10
     """Seeds of each."""
-    seed_start: int = 1_000
+    seed_start: int = 4_000
     """The first of them."""
-    out: Path = Path("runs/classic_control")
+    out: Path = RESULTS
     """Folder of the table and of the runs."""
 
 
@@ -103,9 +106,10 @@ def main(options: Options) -> None:
 
 def ours(task: str, agent: str, seed: int, out: Path) -> dict[str, Any]:
     """The mean return of greedy episodes; coverage of the interval and non-greedy actions in the second half."""
-    path = out / f"{task}-{agent}-{seed}"
-    config = default_config(agent, None, TASKS[task].env)
-    config = replace(config, seed_start=seed, frames=TASKS[task].frames)
+    run = declared(task, agent, seed)
+    path, config = out / "runs" / run.name, run.config
+    if (path / "curves.json").exists() and not (path / "checkpoints").exists():
+        raise UserError(f"Of {path} the curves alone are kept, so it cannot be played; train it anew in another --out.")
     if path.exists():
         train.resume(path)
     else:
@@ -120,6 +124,12 @@ def ours(task: str, agent: str, seed: int, out: Path) -> dict[str, Any]:
         "coverage": f"{100 * statistics.fmean(c for c in covered if c is not None):.1f}" if covered[0] else "",
         "nongreedy": f"{100 * nongreedy:.1f}",
     }
+
+
+def declared(task: str, agent: str, seed: int) -> sweep.RunSpec:
+    """That run of the sweep."""
+    one = sweep.read(SWEEP) | {"agents": agent, "seeds": 1, "seed_start": seed}
+    return next(run for run in sweep.expand(sweep.complete(one)) if run.config.env == TASKS[task].env)
 
 
 def sb3(task: str, seed: int) -> dict[str, Any]:

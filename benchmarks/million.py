@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -72,7 +72,7 @@ def undisturbed(options: Options, run: Path, core: int) -> Iterator[tuple[int, f
             break
         time.sleep(2)
     if process.wait() != 0:
-        raise SystemExit("The undisturbed run failed.")
+        raise RuntimeError("The undisturbed run failed.")
 
 
 def struck(options: Options, run: Path, core: int) -> list[int]:
@@ -92,7 +92,7 @@ def struck(options: Options, run: Path, core: int) -> list[int]:
         strikes.append(reached(run))
         print(f"SIGKILL {len(strikes)} of {options.kills}: goes on from frame {strikes[-1]:,}", flush=True)
     if start(options, run, core).wait() != 0:
-        raise SystemExit("The run that was killed failed.")
+        raise RuntimeError("The run that was killed failed.")
     return strikes
 
 
@@ -134,11 +134,10 @@ def main() -> None:
         raise SystemExit("This needs two cores: the runs go on at the same time, a core each.")
     options.out.mkdir(parents=True)
     whole, killed = options.out / "whole", options.out / "killed"
-    strikes: list[int] = []
-    other = Thread(target=lambda: strikes.extend(struck(options, killed, cores[1])))
-    other.start()
-    memory = np.array([sample for sample in undisturbed(options, whole, cores[0]) if sample[0] > 0])
-    other.join()
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(struck, options, killed, cores[1])
+        memory = np.array([sample for sample in undisturbed(options, whole, cores[0]) if sample[0] > 0])
+        strikes = other.result()
 
     wrong = differences(whole, killed)
     speed = speeds(whole)

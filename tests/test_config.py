@@ -41,11 +41,12 @@ def test_more_memory_than_there_is(hyper: dict[str, Any], options: dict[str, Any
 
 
 def test_what_a_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breakout's observations are 400 bits; 1,000 transitions of 50 + 13 bytes, and four copies of the parameters."""
+    """Breakout's observations are 400 bits; 1,000 transitions of 50 + 13 bytes, four copies of the parameters, and a
+    count of updates."""
     agent_class, hyper_class = configuration.agent_classes("dqn")
     agent = agent_class(hyper_class(replay_size=1_000, hidden=(8,)), (10, 10, 4), 3)
     parameters = (9 * 4 * 16 + 16) + (8 * 8 * 16 * 8 + 8) + (8 * 3 + 3)
-    needed = 2 * (1_000 * 63 + 16 * parameters)
+    needed = 2 * (1_000 * 63 + 16 * parameters + 4)
     monkeypatch.setattr("ceqr.config.machine_memory", lambda: needed)
     check_memory(agent, np.bool_, seeds=2)
     monkeypatch.setattr("ceqr.config.machine_memory", lambda: needed - 1)
@@ -53,6 +54,16 @@ def test_what_a_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         check_memory(agent, np.bool_, seeds=2)
     monkeypatch.setattr("ceqr.config.machine_memory", lambda: None)
     check_memory(agent, np.float32, seeds=10**9)
+
+
+def test_what_is_counted_takes_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three matrices an action, of 4,097 rows: 67 MB each."""
+    monkeypatch.setattr("ceqr.config.machine_memory", lambda: GIB // 4)
+    config = default_config("ceqr-dqn", None, "gymnax/CartPole-v1")
+    config.check()
+    config = dataclasses.replace(config, hyper=dataclasses.replace(config.hyper, evidence_features=4_096))
+    with pytest.raises(UserError, match=r"0\.4 GiB of networks and counts each.* or --evidence-features lower"):
+        config.check()
 
 
 def test_the_machine_tells_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,8 +227,10 @@ def from_json(values: dict[str, Any]) -> RunConfig[Any]:
 def build_hyper(hyper_class: Any, values: dict[str, Any]) -> Any:
     """An agent's hyperparameters as they were saved; TypeError or ValueError if they are not that."""
     names = {f.name for f in dataclasses.fields(hyper_class)}
-    # Older runs and agents may not have these.
-    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1, "evidence_features": 0}
+    # Older runs and agents may not have these. What older ones counted, where they did, is not what is counted now.
+    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1}
+    if dict(values).get("evidence") != "conjugate":
+        lacking["evidence_features"] = 0
     return build(hyper_class, {k: v for k, v in lacking.items() if k in names} | values)
 
 
@@ -271,20 +273,22 @@ def require_trust(env: str, imports: Collection[str], where: object, word: str =
 
 def check_memory(agent: Agent, observation_dtype: Any, seeds: int = 1) -> None:
     """Raises `UserError` if training so many agents would take more memory than the machine has."""
-    replay, network = training_memory(agent, observation_dtype)
+    replay, state = training_memory(agent, observation_dtype)
+    counts = getattr(agent.hyper, "evidence", "") == "conjugate"
     refuse_more_than_there_is(
-        seeds * (replay + network),
-        f"{seeds:,} seed(s) with {replay / GIB:,.1f} GiB of replay and {network / GIB:,.1f} GiB of networks each",
-        "--seeds, --replay-size or --hidden",
+        seeds * (replay + state),
+        f"{seeds:,} seed(s) with {replay / GIB:,.1f} GiB of replay and {state / GIB:,.1f} GiB of networks"
+        f"{' and counts' * counts} each",
+        f"--seeds, --replay-size{', --hidden or --evidence-features' if counts else ' or --hidden'}",
     )
 
 
 def training_memory(agent: Agent, observation_dtype: Any) -> tuple[int, int]:
-    """Bytes that a seed's replay and networks take while it trains."""
+    """Bytes that a seed's replay and its agent's state take while it trains."""
     size, dtype = math.prod(agent.observation_shape), np.dtype(observation_dtype)
     observation = -(-size // 8) if dtype == np.bool_ else size * dtype.itemsize  # booleans are kept as bits
     replay = agent.hyper.replay_size * (observation + 13)
-    return replay, 4 * 4 * agent.parameter_count()  # float32: network, target and Adam's two means
+    return replay, agent.state_bytes()
 
 
 def refuse_more_than_there_is(needed: int, what: str, options: str) -> None:

@@ -219,6 +219,19 @@ class TestConjugate:
         )
         assert float(counted.evidence.follows[0, 0, 0]) == pytest.approx(0.5 * 0.99 * doubt, rel=1e-4)
 
+    def test_doubt_follows_on_what_an_averse_agent_would_prefer(self) -> None:
+        """Action 1 promises most, with twice the prior's doubt; but its noise is 10, of which lambda_al takes half."""
+        agent = dataclasses.replace(self.agent, hyper=dataclasses.replace(self.agent.hyper, lambda_al=0.5))
+        outputs = self._outputs(width=0.0)
+        noisy = outputs._replace(evidence=outputs.evidence.at[:, 1, 0, 1].add(10.0))
+        for after, doubt in ((outputs, 1.0), (noisy, 0.1)):
+            batch = make_batch([0], [False], size=3)
+            counted = jit(agent.update_statistics)(
+                self._state(9), outputs, Successors(after, None), batch, jnp.int32(7)
+            )
+            heard = float(counted.evidence.follows[0, 0, 0])
+            assert heard == pytest.approx(0.5 * 0.99 * doubt, rel=1e-4)
+
     def test_what_was_counted_is_refreshed_where_the_target_network_follows_by_itself(self) -> None:
         agent = dataclasses.replace(self.agent, hyper=dataclasses.replace(self.agent.hyper, target_rate=0.25))
         state = jit(agent.init)(jax.random.key(0))

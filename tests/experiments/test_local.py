@@ -41,7 +41,11 @@ def test_what_is_finished_is_skipped(whole: Path) -> None:
 def test_runs_of_which_only_their_curves_are_kept_are_finished(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(whole, tmp_path / "kept", ignore=shutil.ignore_patterns("checkpoints", "logs", "*.csv"))
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    assert main(["report", str(copy), "--keep", "--out", str(tmp_path / "report"), "--quiet"]) == 0
+    shutil.copytree(copy, tmp_path / "kept", ignore=shutil.ignore_patterns("checkpoints", "logs", "*.csv"))
+    assert len(list(tmp_path.glob("kept/runs/*/curves.json"))) == 3
     assert main(["sweep", str(tmp_path / "kept"), "--import", "tests.probe_family"]) == 0
     assert "3 of 3 runs are done, 3 of them before" in capsys.readouterr().err
 

@@ -10,7 +10,8 @@ import pytest
 from ceqr.agents.base import Hyperparameters
 from ceqr.compilation import jit
 from ceqr.envs.base import TimeStep
-from ceqr.training.loop import NEVER, Loop, LoopState, Sum
+from ceqr.sums import Sum
+from ceqr.training.loop import NEVER, Loop, LoopState
 from ceqr.training.players import _mean
 from tests.probes import CountingAgent
 

@@ -301,6 +301,16 @@ def test_a_loss_that_is_not_finite_is_noted_with_its_first_frame_and_seed() -> N
     assert player.broken_seeds() == [1]
 
 
+def test_counts_that_are_not_finite_are_found() -> None:
+    """No loss tells of them."""
+    player = _player()
+    player.start()
+    first, second = player.groups
+    broken = jax.tree.map(lambda x: x * jnp.full_like(x, jnp.nan, jnp.float32), second.agent.statistics)
+    player.groups = [first, second._replace(agent=second.agent._replace(statistics=broken))]
+    assert player.broken_seeds() == [1]
+
+
 def test_nothing_is_compiled_again_after_the_first_chunk(caplog: pytest.LogCaptureFixture) -> None:
     player = _player()
     _played(player, 25)

@@ -137,7 +137,7 @@ def test_nothing_is_told_of_a_chunk_that_was_not_finite() -> None:
 
 def test_parameters_are_looked_at_before_the_last_word() -> None:
     player, ear = Script(broken_at=18), Ear()
-    with pytest.raises(Diverged, match=r"^Parameters of seed 5 were not finite after frame 19$"):
+    with pytest.raises(Diverged, match=r"^Parameters or counts of seed 5 were not finite after frame 19$"):
         _run(player, ear)
     assert ear.heard[-1] == ("episodes", [20])
 

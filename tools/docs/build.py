@@ -142,10 +142,14 @@ def gather(source: Path, nav: list) -> None:
 
 def write_report(sweep: Path, folder: Path) -> None:
     """What `ceqr report` makes of what is kept of a sweep's runs, and a page that lists its tables."""
+    from ceqr.errors import UserError
     from ceqr.experiments import report
 
     folder.mkdir(parents=True)
-    report.write(report.read([sweep], quiet=True), folder, quiet=True)
+    try:
+        report.write(report.read([sweep], quiet=True), folder, quiet=True)
+    except UserError as error:
+        raise Broken(f"{sweep.relative_to(ROOT)} has no report: {error}") from error
     tables = folder / "tables"
     listed = "".join(f'<li><a href="{table.name}">{table.name}</a></li>' for table in sorted(tables.iterdir()))
     (tables / "index.html").write_text(f"<!doctype html><title>Tables</title><ul>{listed}</ul>\n", "utf-8")

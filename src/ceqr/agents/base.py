@@ -381,6 +381,11 @@ class Agent(abc.ABC):
         """How many numbers the network learns; nothing is computed."""
         return parameter_count(jax.eval_shape(lambda: self.init_params(jax.random.key(0))))
 
+    def state_bytes(self) -> int:
+        """Bytes that the state of a seed takes: networks, optimiser, what is frozen and what is counted."""
+        state = jax.eval_shape(self.init, jax.random.key(0))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
     @property
     def optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.hyper.learning_rate, eps=self.hyper.adam_eps)

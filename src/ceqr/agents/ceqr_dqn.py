@@ -88,7 +88,7 @@ class CEQRDQNHyperparameters(ThompsonHyperparameters):
     evidence_features: int = field(default=0, metadata={"least": 0, "most": 4_096})
     """With conjugate evidence: by how many features it tells states apart, which bounds how many it can; for images at
     most as many as the last hidden layer has units. 0 for as many as that, and at most 256."""
-    prior_scale: float = field(default=10.0, metadata={"above": 0.0})
+    prior_scale: float = field(default=10.0, metadata={"least": 1e-6, "most": 1e6})
     """With conjugate evidence: the standard deviation of a return of which nothing is known, in units of reward."""
     double: bool = False
     """Let the learning network choose the successor's action and the target network value it (van Hasselt 2016)."""
@@ -289,7 +289,8 @@ class CEQRDQN(ThompsonAgent):
             self._variance(successors, evidence, jnp.where(listener[:, None] == 0, *order))
             for order in (told, told[::-1])
         )
-        best = jnp.argmax(successors.quantiles.mean(-1) + self.deviation(jnp.sqrt(chosen)), axis=-1)
+        beliefs = Beliefs(successors.quantiles.mean(-1), jnp.sqrt(chosen), _width(successors.evidence))
+        best = jnp.argmax(self._risk_averse(beliefs) + self.deviation(beliefs.epistemic), axis=-1)
         doubt = jnp.sqrt(pick(heard, best)) / self.hyper.prior_scale
         return jnp.where(batch.terminated, 0.0, discount_of_rest(batch, self.hyper.discount) * doubt)
 

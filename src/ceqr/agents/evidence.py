@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ceqr.networks import MOST_FEATURES, as_float, projection
+from ceqr.sums import Sum
 
 MEMORY = 100_000  # frames in which visits fade to a third, at the most: float32 cannot add them up for ever
 LEAST_SHARPNESS = 2.0  # of the features of vectors: observations 1 apart share 14 % of what is known
@@ -84,9 +85,8 @@ def count(evidence: Evidence, phi: jax.Array, action: jax.Array) -> Evidence:
 
     def one(lane: Any, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         taken, (visits, excess) = action[lane], sums
-        number = jnp.outer(phi[lane], phi[lane]) - excess[taken]
-        total = visits[taken] + number
-        return visits.at[taken].set(total), excess.at[taken].set((total - visits[taken]) - number)
+        total = Sum(visits[taken], excess[taken]).add(jnp.outer(phi[lane], phi[lane]))
+        return visits.at[taken].set(total.total), excess.at[taken].set(total.excess)
 
     lanes, sums = len(phi), (evidence.visits, evidence.excess)
     visits, excess = one(0, sums) if lanes == 1 else jax.lax.fori_loop(0, lanes, one, sums)

@@ -1,7 +1,8 @@
 """What a report needs of a run, in one small file: curves.json, beside config.json and summary.json.
 
 A run of 200,000 frames has some megabytes of tables and 30 of checkpoints; boiled down it has some ten kilobytes, which
-can be kept for good, committed and sent. Curves have their 200 points, numbers five digits.
+can be kept for good, committed and sent. Curves have their 200 points, numbers five digits. Records and means of
+scores have nine, so that none is rounded up to a score that was not reached.
 """
 
 import json
@@ -19,6 +20,7 @@ NAME = "curves.json"
 FORMAT = 1
 CURVES = ("score", "nongreedy", *METRICS)
 SUMS = ("final", "best_mean", "best")
+ROUGH, EXACT = 5, 9  # digits
 LEVELS = 200  # of the rising record, to which the frames are kept
 
 
@@ -37,9 +39,9 @@ def _pack(seed: SeedRecord) -> dict[str, Any]:
     return {
         "seed": seed.seed,
         "episodes": seed.episodes,
-        **{name: _number(getattr(seed, name)) for name in SUMS},
+        **{name: _number(getattr(seed, name), EXACT) for name in SUMS},
         "curves": {name: _numbers(seed.curves[name]) for name in CURVES},
-        "records": [_numbers(each) for each in _climb(seed.record_frames, seed.record_values)],
+        "records": [_numbers(each, EXACT) for each in _climb(seed.record_frames, seed.record_values)],
     }
 
 
@@ -58,15 +60,15 @@ def _thinned(frames: int, at: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarr
     return at[last], seconds[last]
 
 
-def _number(value: float) -> float | int | None:
-    """Five digits; whole numbers, such as frames, as they are."""
+def _number(value: float, digits: int = ROUGH) -> float | int | None:
+    """So many digits; whole numbers, such as frames, as they are."""
     if not np.isfinite(value):
         return None
-    return int(value) if value == round(value) else float(f"{value:.5g}")
+    return int(value) if value == round(value) else float(f"{value:.{digits}g}")
 
 
-def _numbers(values: np.ndarray) -> list[float | int | None]:
-    return [_number(float(value)) for value in values]
+def _numbers(values: np.ndarray, digits: int = ROUGH) -> list[float | int | None]:
+    return [_number(float(value), digits) for value in values]
 
 
 def read_kept(path: Path, config: RunConfig[Any], frames: int) -> RunRecord:

@@ -26,6 +26,7 @@ from ceqr.agents.base import Agent, AgentState, Batch, Beliefs, Choices, Draws, 
 from ceqr.envs.base import EnvState, TimeStep
 from ceqr.replay import LaneReplay, ReplayState
 from ceqr.streams import Stream, lane_keys, stream
+from ceqr.sums import Sum
 
 NEVER = -1
 
@@ -71,18 +72,6 @@ class Finished(NamedTuple):
     length: jax.Array
     nongreedy: jax.Array  # share of its frames
     least_uncertain: jax.Array  # share of its frames
-
-
-class Sum(NamedTuple):
-    """A sum of many numbers, compensated (Kahan): a plain one in float32 is off by a percent after a million."""
-
-    total: jax.Array
-    excess: jax.Array  # what rounding has added to the total so far
-
-    def add(self, number: jax.Array) -> "Sum":
-        number = number - self.excess
-        total = self.total + number
-        return Sum(total, (total - self.total) - number)
 
 
 class Tally(NamedTuple):

@@ -156,11 +156,11 @@ class Player(abc.ABC):
         return frame, seed, kinds[kind]
 
     def broken_seeds(self) -> list[int]:
-        """Seeds with parameters that are not finite.
+        """Seeds with parameters, or counts, that are not finite.
 
         The last update may have been the one that broke the network: its loss would tell only in the next frame.
         """
-        finite = np.concatenate([_finite(group.agent.params) for group in self.groups])
+        finite = np.concatenate([_finite((group.agent.params, group.agent.statistics)) for group in self.groups])
         return [seed for seed, fine in zip(self.seeds, finite, strict=True) if not fine]
 
     def _gather(self, parts: Sequence[Any]) -> Any:

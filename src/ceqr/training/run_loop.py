@@ -81,6 +81,6 @@ def check_finite(player: Player) -> None:
 
 
 def check_parameters(player: Player, frame: int) -> None:
-    """Raises `Diverged` if a network is broken, which its loss would tell only in the next frame."""
+    """Raises `Diverged` if counts are broken, or a network, which its loss would tell only in the next frame."""
     for seed in player.broken_seeds():
-        raise Diverged(f"Parameters of seed {seed} were not finite after frame {frame - 1:,}")
+        raise Diverged(f"Parameters or counts of seed {seed} were not finite after frame {frame - 1:,}")
