@@ -5,7 +5,7 @@
 
 Ours are the runs of the sweep results/classic-control.toml: the defaults for vectors, the same for all tasks, in
 gymnax's compiled environments where there are any. sb3-contrib's QR-DQN has the settings that the RL Zoo found for each
-task. All have the frames that the Zoo gives. The seeds, from 4,000 on, chose no setting. Rows go to classic_control.csv
+task. All have the frames that the Zoo gives. The seeds, from 4,001 on, chose no setting. Rows go to classic_control.csv
 in --out as they are found, and runs are where `ceqr sweep results/classic-control.toml` has them. Needs
 `pip install -e ".[bench,box2d,gymnax]"`.
 """
@@ -79,7 +79,7 @@ class Options:
     """Which tasks."""
     seeds: int = 10
     """Seeds of each."""
-    seed_start: int = 4_000
+    seed_start: int = 4_001
     """The first of them."""
     out: Path = RESULTS
     """Folder of the table and of the runs."""

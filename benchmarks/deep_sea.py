@@ -35,7 +35,7 @@ COMMON: dict[str, Any] = {
     "hidden": (256,), "quantiles": 10, "batch_size": 32, "learning_starts": 100, "update_every": 1,
     "target_period": 20, "target_rate": 0.0, "learning_rate": 1e-3, "adam_eps": 3e-4, "epsilon_frames": 10_000,
     "epsilon_hold": 1, "n_step": 1, "init": "orthogonal", "double": False,
-    "evidence_features": 512,  # which tell the 465 cells of N = 30 apart
+    "bound_returns": False, "evidence_features": 512,  # which tell the 465 cells of N = 30 apart
 }  # fmt: skip
 AS_PRINTED = {
     "evidence": "learned", "location": "joint", "calibrate_quantiles": True, "coverage_window": 1, "thompson": "step",

@@ -93,9 +93,17 @@ def test_from_json_and_back(agent: str) -> None:
 def test_what_older_runs_do_not_say(agent: str) -> None:
     config = default_config(agent, "paper", "minatar/breakout")
     values = json.loads(json.dumps(config.to_json()))
-    for name in {"init", "n_step", "double", "epsilon_hold"} & set(values["hyper"]):
+    later = {"init", "n_step", "double", "epsilon_hold", "bound_returns", "evidence_features"}
+    for name in later & set(values["hyper"]):
         values["hyper"].pop(name)
     assert from_json(values) == config
+
+
+def test_what_older_runs_counted_is_not_what_is_counted_now() -> None:
+    values = json.loads(json.dumps(default_config("ceqr-dqn", "quick", "minatar/breakout").to_json()))
+    values["hyper"].pop("evidence_features")
+    with pytest.raises(UserError, match="made by an incompatible version"):
+        from_json(values)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_boolean_observations_are_kept_as_bits_and_come_back() -> None:
     shape = (10, 10, 4)
     buffer = Replay(100_000, 3, shape, np.dtype(bool))
     state = jax.eval_shape(buffer.init)
-    assert sum(leaf.size * leaf.dtype.itemsize for leaf in state) < 60e6
+    assert sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) < 60e6
     assert state.observation.shape == (100_001, 50)  # 400 bits, once
 
     small = Replay(4, 64, shape, np.dtype(bool))
@@ -260,3 +260,20 @@ def test_several_steps_are_those_that_follow_on_the_first(n_step: int, lanes: in
 def test_one_step_says_nothing_of_steps() -> None:
     buffer = LaneReplay(16, 8, (1,), np.dtype(np.float32), lanes=1)
     assert jax.eval_shape(buffer.sample, jax.eval_shape(buffer.init), _bits(0, 8)).steps is None
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_returns_are_bounded_by_all_rewards_that_were_ever_seen(n_step: int) -> None:
+    """Of all lanes, forgotten ones too; and by 0, since episodes may end."""
+    rewards = np.random.default_rng(3).uniform(-2, -1, (40, 2))
+    rewards[3, 1], rewards[5, 0] = -7.0, 0.5  # the ring forgets both
+    buffer = LaneReplay(16, 8, (1,), np.dtype(np.float32), 2, n_step, discount=0.9, bounded=True)
+    state = _init(buffer)
+    for row in rewards:
+        steps = [Step(0.0, 0, float(reward), False, False, 0.0) for reward in row]
+        state = _add_lanes(buffer, state, steps)
+        bounds = _sample(buffer, state, _bits(0, 8)).bounds
+        seen = rewards[: int(state.newest[0])]
+        np.testing.assert_allclose(bounds, [10 * min(seen.min(), 0), 10 * max(seen.max(), 0)], rtol=1e-5)
+    assert int(state.oldest[0]) > 5
+    assert LaneReplay(16, 8, (1,), np.dtype(np.float32), 2).init().extremes == ()

@@ -42,6 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # values by option; under an agent's nam
         "epsilon_frames": 10_000,
         "epsilon_hold": 32,
         "n_step": 3,
+        "bound_returns": True,
         "init": "uniform",
         "double": True,
         "ceqr-dqn": REAL_DOUBT,
@@ -228,7 +229,7 @@ def build_hyper(hyper_class: Any, values: dict[str, Any]) -> Any:
     """An agent's hyperparameters as they were saved; TypeError or ValueError if they are not that."""
     names = {f.name for f in dataclasses.fields(hyper_class)}
     # Older runs and agents may not have these. What older ones counted, where they did, is not what is counted now.
-    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1}
+    lacking = {"init": "orthogonal", "n_step": 1, "double": False, "epsilon_hold": 1, "bound_returns": False}
     if dict(values).get("evidence") != "conjugate":
         lacking["evidence_features"] = 0
     return build(hyper_class, {k: v for k, v in lacking.items() if k in names} | values)

@@ -12,11 +12,12 @@ Of several steps (`n_step`), a transition is read as the first of them, the disc
 the last one led. They end with their episode and with the newest transition; an episode was cut off where the next
 running number is not in the next slot.
 
-Boolean observations (MinAtar) are kept as bits.
+Boolean observations (MinAtar) are kept as bits. Where it is asked for, the smallest and the largest reward that was
+ever added are remembered, which bound what a return can be.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ class ReplayState(NamedTuple):
     head: jax.Array  # slot of the next transition, counted without wrapping
     newest: jax.Array  # running number of the next transition: how many were ever added
     oldest: jax.Array  # running number of the oldest transition still whole
+    extremes: Any = ()  # [2]: the smallest and the largest reward so far, and 0; an empty tuple where nobody asks
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Replay:
     observation_shape: tuple[int, ...]
     observation_dtype: DTypeLike
     n_step: int = 1
-    discount: float = 1.0  # of the rewards of several steps
+    discount: float = 1.0  # of the rewards of several steps, and of returns
+    bounded: bool = False  # whether batches tell what a return can be
 
     @property
     def _slots(self) -> int:
@@ -76,6 +79,7 @@ class Replay:
             head=jnp.int32(0),
             newest=jnp.int32(0),
             oldest=jnp.int32(0),
+            extremes=jnp.zeros(2) if self.bounded else (),
         )
 
     def add(
@@ -109,6 +113,7 @@ class Replay:
             head=state.head + 1 + (truncated & ~terminated),
             newest=state.newest + 1,
             oldest=oldest,
+            extremes=state.extremes if not self.bounded else _reaching(state.extremes, reward),
         )
 
     def sample(self, state: ReplayState, bits: jax.Array) -> Batch:
@@ -131,6 +136,9 @@ class Replay:
             successor=self._unpack(state.observation[*lane, (slot + 1) % n]),
             number=number,
         )
+        if self.bounded:
+            least, most = state.extremes.reshape(-1, 2).T
+            batch = batch._replace(bounds=jnp.stack([least.min(), most.max()]) / (1 - self.discount))
         return batch if self.n_step == 1 else self._go_on(state, batch, *lane)
 
     def _go_on(self, state: ReplayState, batch: Batch, *lane: jax.Array) -> Batch:
@@ -148,6 +156,10 @@ class Replay:
         return batch._replace(reward=reward, terminated=terminated, successor=successor, steps=steps)
 
 
+def _reaching(extremes: jax.Array, reward: jax.Array) -> jax.Array:
+    return jnp.stack([jnp.minimum(extremes[0], reward), jnp.maximum(extremes[1], reward)])
+
+
 @dataclass(frozen=True)
 class LaneReplay:
     """A ring for each of several environments that are played side by side; draws are uniform over all of them.
@@ -163,12 +175,13 @@ class LaneReplay:
     lanes: int
     n_step: int = 1
     discount: float = 1.0
+    bounded: bool = False
 
     @property
     def _ring(self) -> Replay:
         share = max(2, -(-self.capacity // self.lanes))
         shape, dtype = self.observation_shape, self.observation_dtype
-        return Replay(share, self.batch_size, shape, dtype, self.n_step, self.discount)
+        return Replay(share, self.batch_size, shape, dtype, self.n_step, self.discount, self.bounded)
 
     def init(self) -> ReplayState:
         """Empty rings: every array of a `ReplayState` with a leading axis of lanes."""

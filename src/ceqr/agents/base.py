@@ -47,6 +47,7 @@ class Batch(NamedTuple):
     successor: jax.Array  # where the last step led
     number: jax.Array  # int32: when it was played; tells a transition from all others
     steps: Any = None  # int32: how many; None for one each
+    bounds: Any = None  # [2]: the least and the most that a return can be; None where nobody asks
 
 
 class Interval(NamedTuple):
@@ -214,6 +215,9 @@ class Hyperparameters:
     """Units of each dense layer between the convolution and the heads; none for no such layer."""
     torso: str = field(default="standard", metadata={"choices": TORSOS})
     """Convolution of image observations: standard (MinAtar's: no padding, ReLU) or padded (CEQR-DQN's: PReLU)."""
+    bound_returns: bool = False
+    """Keep what the target network says within what a return can be: the smallest and the largest reward that was seen,
+    or 0, for ever. Without that, values that are too high may make each other higher and higher."""
     init: str = field(default="orthogonal", metadata={"choices": ("orthogonal", "uniform")})
     """How the weights below the heads begin: orthogonal, with offsets of 0 (the paper's), or uniform within
     1 / sqrt(inputs), offsets too (PyTorch's), which tells vectors apart that are close to each other."""
@@ -546,7 +550,7 @@ def discount_of_rest(batch: Batch, discount: float) -> Any:
 
 
 def td_target(batch: Batch, discount: float, values: jax.Array) -> jax.Array:
-    """r + discount^steps * (1 - terminated) * values, for values [batch, ...] of the successors.
+    """r + discount^steps * (1 - terminated) * values, for values [batch, ...] of the successors, within their bounds.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -554,7 +558,12 @@ def td_target(batch: Batch, discount: float, values: jax.Array) -> jax.Array:
         >>> batch = Batch(None, None, jnp.array([1.0, 1.0]), jnp.array([False, True]), None, None)
         >>> td_target(batch, 0.5, jnp.array([10.0, 10.0])).tolist()  # nothing follows an episode's end
         [6.0, 1.0]
+        >>> rewards_of_one = batch._replace(bounds=jnp.array([0.0, 2.0]))  # 1 / (1 - 0.5)
+        >>> td_target(rewards_of_one, 0.5, jnp.array([10.0, 10.0])).tolist()
+        [2.0, 1.0]
     """
+    if batch.bounds is not None:
+        values = jnp.clip(values, *batch.bounds)
     follows = discount_of_rest(batch, discount) * (1.0 - batch.terminated)
     shape = (-1, *[1] * (values.ndim - 1))
     return batch.reward.reshape(shape) + follows.reshape(shape) * values

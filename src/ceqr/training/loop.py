@@ -128,6 +128,7 @@ class Loop:
             self.lanes,
             hyper.n_step,
             hyper.discount,
+            hyper.bound_returns and hyper.discount < 1,  # without discount a return has no bounds
         )
 
     @property
