@@ -55,6 +55,17 @@ def test_the_target_is_copied_before_each_tick_that_holds_a_frame_of_its_period(
         np.testing.assert_array_equal(loop.next_copy(frames), [loop.next_copy(tick) for tick in ticks[:100]])
 
 
+@pytest.mark.parametrize(
+    ("options", "bounded"),
+    [({"bound_returns": True}, True), ({"bound_returns": True, "discount": 1.0}, False), ({}, False)],
+)
+def test_a_batch_tells_what_returns_can_be_where_that_is_asked_for(options: dict[str, Any], bounded: bool) -> None:
+    """Without discount, a return can be anything."""
+    state = jax.eval_shape(_loop(2, **options).init, jnp.int32(0))
+    assert (state.batch.bounds is not None) == bounded
+    assert (state.replay.extremes != ()) == bounded
+
+
 def test_a_mean_over_a_million_numbers_does_not_drift() -> None:
     """A plain sum in float32 reads 0.892 for the mean of so many 0.9."""
     count = 1_000_000
